@@ -1,0 +1,48 @@
+"""Titans: neural long-term memory that learns while the model reads (Behrouz, Zhong, Mirrokni, 2025)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from titans import _registration
+
+if TYPE_CHECKING:
+    from titans.errors import TitansError
+    from titans.layers.neural_memory import NeuralMemory
+    from titans.models.configuration import TitansConfig
+    from titans.models.memory_state import MemoryState
+    from titans.models.modeling import TitansForCausalLM, TitansModel
+    from titans.ops import associative_memory, initial_state
+
+__all__ = [
+    "MemoryState",
+    "NeuralMemory",
+    "TitansConfig",
+    "TitansError",
+    "TitansForCausalLM",
+    "TitansModel",
+    "associative_memory",
+    "initial_state",
+]
+
+_HOME = {
+    "MemoryState": "titans.models.memory_state",
+    "NeuralMemory": "titans.layers.neural_memory",
+    "TitansConfig": "titans.models.configuration",
+    "TitansError": "titans.errors",
+    "TitansForCausalLM": "titans.models.modeling",
+    "TitansModel": "titans.models.modeling",
+    "associative_memory": "titans.ops",
+    "initial_state": "titans.ops",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when first used, so that `import titans` costs nothing that is not needed."""
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'titans' has no attribute {name!r}")
+
+
+_registration.install()

@@ -1,0 +1,92 @@
+"""`titans evaluate`: one subcommand per benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from titans.evaluation.perplexity import PerplexityResult
+
+app = typer.Typer(no_args_is_help=True, help="Measure a model: one subcommand per benchmark.")
+
+
+@app.callback()
+def evaluate() -> None:
+    """Measure a model: one subcommand per benchmark."""
+
+
+@app.command()
+def perplexity(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, folders, globs or hub ids.")],
+    text_field: Annotated[str, typer.Option(help="The jsonl key or column with the text.")] = "text",
+    piece_length: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 2048,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write perplexity.json and a plot by position here.")
+    ] = None,
+) -> None:
+    """Perplexity and bits per byte, and the loss by position in the document.
+
+    Each document is streamed with the memory carried from its start: where the loss goes on falling beyond the
+    attention window, the memory is being used.
+
+    [bold]Example:[/] titans evaluate perplexity runs/tiny-cpu "books/**/*.txt" --out report
+    """
+    from titans.data.corpora import documents, local_files
+
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    for source in data:
+        local_files(source)  # a misspelt path is known before the model is loaded
+    from titans.cli._loading import load_for_inference
+    from titans.evaluation import perplexity as measure
+
+    language_model, tokenizer = load_for_inference(model)
+    with _progress() as progress:
+        task = progress.add_task("tokens", total=None)
+        result = measure(
+            language_model,
+            tokenizer,
+            documents(data, text_field=text_field),
+            piece_length=piece_length,
+            progress=lambda count: progress.update(task, advance=count),
+        )
+    _print(result)
+    if out is not None:
+        result.save(out)
+        typer.echo(f"written: {out / 'perplexity.json'}, {out / 'perplexity.png'}")
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.completed:,.0f} tokens"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _print(result: PerplexityResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("tokens before", "predicted", "nats/token", title="loss by position in the document")
+    for column in table.columns:
+        column.justify = "right"
+    for bucket in result.positions:
+        table.add_row(f"{bucket.first:,} to {bucket.last:,}", f"{bucket.tokens:,}", f"{bucket.loss:.4f}")
+    Console().print(table)
+    typer.echo(f"documents      {result.documents:,}")
+    typer.echo(f"tokens         {result.tokens:,}")
+    typer.echo(f"loss           {result.loss:.4f} nats/token")
+    typer.echo(f"perplexity     {result.perplexity:.4f}")
+    typer.echo(f"bits per byte  {result.bits_per_byte:.4f}")

@@ -1,0 +1,172 @@
+"""`titans generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PIECE_LENGTH = 2048
+_LONGEST_CHARACTER = 4  # bytes of the longest UTF-8 character
+
+
+def generate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")],
+    prompt: Annotated[str | None, typer.Option(help="The text to go on from.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A file with the text to go on from, of any length.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after this many tokens.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token every time.")] = 0.8,
+    top_p: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Sample from the likeliest tokens of this total probability."),
+    ] = 0.95,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+) -> None:
+    """Go on from a prompt, printing the text as it comes.
+
+    The prompt is streamed through the memory in pieces: its length is bounded by patience, not by memory.
+
+    [bold]Example:[/] titans generate runs/tiny-cpu --file book.txt --max-new-tokens 500 --temperature 0.7
+    """
+    if (prompt is None) == (file is None):
+        raise TitansError("give the text to go on from either as --prompt or as --file")
+    from titans.cli._loading import load_for_inference
+
+    language_model, tokenizer = load_for_inference(model)
+    for text in continue_text(
+        language_model,
+        tokenizer,
+        _blocks(prompt, file),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+    ):
+        print(text, end="", flush=True)
+    print()
+
+
+def continue_text(
+    model: Any,
+    tokenizer: Any,
+    prompt: Iterable[str],
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+) -> Iterator[str]:
+    """Generate text after a prompt that may be longer than memory.
+
+    Args:
+        model: a causal language model of this package.
+        tokenizer: its tokenizer.
+        prompt: the text, in consecutive parts.
+        max_new_tokens: stop after this many tokens, or at the eos token.
+        temperature: of the softmax; 0 takes the likeliest token.
+        top_p: sample from the likeliest tokens of this total probability.
+        seed: of the sampling. Default: a random one.
+
+    Yields:
+        Whole characters, as soon as they are known.
+
+    Raises:
+        TitansError: the prompt is empty and the tokenizer has no bos token.
+    """
+    import torch
+
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    with torch.inference_mode():
+        outputs: Any = None
+        context: list[int] = []
+        for piece in _pieces(tokenizer, prompt):
+            state = None if outputs is None else outputs.cache
+            ids = torch.tensor([piece], device=model.device)
+            outputs = model(ids, cache=state, use_cache=True, logits_to_keep=1)
+            context = piece[-_LONGEST_CHARACTER:]
+        if outputs is None:
+            raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
+        writer = _Writer(tokenizer, context)
+        for _ in range(max_new_tokens):
+            token = _sample(outputs.logits[0, -1].float().cpu(), temperature, top_p, generator)
+            if token == tokenizer.eos_token_id:
+                break
+            yield from writer.add(token)
+            outputs = model(
+                torch.tensor([[token]], device=model.device),
+                cache=outputs.cache,
+                use_cache=True,
+            )
+        yield from writer.flush()
+
+
+def _blocks(prompt: str | None, file: Path | None) -> Iterable[str]:
+    if file is None:
+        return [prompt or ""]
+    from titans.data.corpora import text_blocks
+
+    return text_blocks(file)
+
+
+def _pieces(tokenizer: Any, prompt: Iterable[str]) -> Iterator[list[int]]:
+    from titans.data.tokenizers import encode
+
+    pending = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    for ids in encode(tokenizer, prompt):
+        pending += ids
+        while len(pending) > _PIECE_LENGTH:
+            yield pending[:_PIECE_LENGTH]
+            del pending[:_PIECE_LENGTH]
+    if pending:
+        yield pending
+
+
+def _sample(logits: Tensor, temperature: float, top_p: float, generator: Any) -> int:
+    import torch
+
+    if temperature == 0:
+        return int(logits.argmax())
+    probabilities, tokens = (logits / temperature).softmax(-1).sort(descending=True)
+    before = probabilities.cumsum(-1) - probabilities
+    probabilities[(before >= top_p) & (before > 0)] = 0  # the likeliest token always stays
+    return int(tokens[torch.multinomial(probabilities, 1, generator=generator)])
+
+
+class _Writer:
+    """Turns token ids into text, holding back a character until all its tokens are there.
+
+    Tokens are decoded together with those before them, since decoders treat the first one specially.
+    """
+
+    def __init__(self, tokenizer: Any, context: list[int]) -> None:
+        self.tokenizer = tokenizer
+        self.ids = context
+        self.known = len(context)
+
+    def add(self, token: int) -> Iterator[str]:
+        self.ids.append(token)
+        text = self._new_text()
+        waiting = len(self.ids) - self.known
+        if text and (not text.endswith("\ufffd") or waiting >= _LONGEST_CHARACTER):
+            yield text
+            self.ids, self.known = self.ids[self.known :], waiting
+
+    def flush(self) -> Iterator[str]:
+        if len(self.ids) > self.known:
+            yield self._new_text()
+
+    def _new_text(self) -> str:
+        before: str = self.tokenizer.decode(self.ids[: self.known])
+        text: str = self.tokenizer.decode(self.ids)
+        return text[len(before) :]

@@ -1,0 +1,90 @@
+"""`titans info`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+
+
+def info(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")]) -> None:
+    """What a model is made of, and how much memory its state takes, without loading the weights.
+
+    [bold]Example:[/] titans info runs/tiny-cpu
+    """
+    from titans.training.pretrained import load_config
+
+    config = load_config(model)
+    described = describe(config)
+    rows = [
+        ("variant", f"{config.variant}, {config.num_hidden_layers} layers of width {config.hidden_size}"),
+        ("vocabulary", f"{config.vocab_size:,} tokens"),
+        ("attention sees", _window(config)),
+        ("memory chunk", f"{config.memory_chunk_size:,} tokens" if config.variant != "swa" else "no memory"),
+        ("parameters", f"{sum(described['parameters'].values()):,}"),
+        *((f"  {part}", f"{count:,}") for part, count in described["parameters"].items()),
+        ("state", f"{sum(described['state']):,} bytes a stream, however long it is"),
+        *((f"  layer {i}", f"{size:,} bytes") for i, size in enumerate(described["state"])),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        typer.echo(f"{name:<{width}}{value}")
+
+
+def describe(config: Any) -> dict[str, Any]:
+    """Count a model's parameters and the bytes of its state from their shapes alone.
+
+    Args:
+        config: a `TitansConfig`.
+
+    Returns:
+        `parameters`: how many each kind of component has, a shared tensor counted once; `state`: bytes of one
+        stream's state for each layer.
+    """
+    import torch
+
+    from titans.models.modeling import TitansForCausalLM
+
+    with torch.device("meta"):
+        model = TitansForCausalLM(config)
+        state = model.initial_state(1)
+    parameters: Counter[str] = Counter()
+    kinds = _kinds(model)
+    for name, parameter in model.named_parameters():
+        owner = max((prefix for prefix in kinds if name.startswith(prefix)), key=len, default="")
+        parameters[kinds.get(owner, "norms and gates")] += parameter.numel()
+    return {
+        "parameters": dict(parameters),
+        "state": [sum(part.nbytes for part in layer) for layer in state.layers],
+    }
+
+
+def _kinds(model: Any) -> dict[str, str]:
+    """What each named component is, by the prefix of its parameters' names."""
+    from torch import nn
+
+    from titans.layers.attention import Attention, SlidingWindowAttention
+    from titans.layers.feed_forward import SwiGLU
+    from titans.layers.neural_memory import NeuralMemory
+
+    labels = {
+        nn.Embedding: "embedding",
+        NeuralMemory: "memory",
+        Attention: "attention",
+        SlidingWindowAttention: "attention",
+        SwiGLU: "feed-forward",
+    }
+    kinds = {f"{name}.": labels[type(module)] for name, module in model.named_modules() if type(module) in labels}
+    return kinds | {"lm_head.": "output head"}
+
+
+def _window(config: Any) -> str:
+    match config.variant:
+        case "lmm":
+            return "nothing: there is no attention"
+        case "mac":
+            seen = f"its segment of {config.segment_length:,} tokens"
+        case _:
+            seen = f"{config.sliding_window:,} tokens"
+    return f"{seen}, and {config.num_persistent_tokens} persistent ones"

@@ -1,0 +1,267 @@
+"""Documents from text files, folders, globs, jsonl, parquet and Hugging Face hub ids."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import glob
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from titans.errors import TitansError
+
+_READ_BYTES = 1 << 20
+_EXTRA = 'install the data extra: pip install "titans-lm[data]"'
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """One document: the unit after which the memory forgets.
+
+    Args:
+        name: where it came from, for messages.
+        blocks: opens the text and yields it in consecutive parts, so that a document may be larger than
+            memory.
+    """
+
+    name: str
+    blocks: Callable[[], Iterator[str]]
+
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self.blocks())
+
+
+@dataclasses.dataclass(frozen=True)
+class HubSource:
+    """A data set on the Hugging Face hub, streamed.
+
+    Args:
+        hub: its id, for example "HuggingFaceFW/fineweb-edu".
+        name: its configuration, where it has several. Default: none.
+        split: which split to read. Default "train".
+    """
+
+    hub: str
+    name: str | None = None
+    split: str = "train"
+
+
+Source = str | os.PathLike[str] | HubSource
+
+
+def documents(
+    sources: Source | Sequence[Source],
+    *,
+    text_field: str = "text",
+    opened: Callable[[Path], None] | None = None,
+) -> Iterator[Document]:
+    """Read documents from one source or several, one after the other, in a fixed order.
+
+    A text file of any suffix is one document; a folder gives its files, recursively, without hidden ones; a
+    glob gives the files it matches (`**` recurses). A line of a .jsonl file and a row of a .parquet file are
+    one document each. A string "owner/name" that is no path is a hub id. Empty documents are skipped.
+
+    Args:
+        sources: files, folders, globs, hub ids or `HubSource`s.
+        text_field: the jsonl key or the column that holds the text. Default "text".
+        opened: called with every local file before it is read. Default: nothing.
+
+    Yields:
+        The documents.
+
+    Raises:
+        TitansError: a source does not exist, cannot be read, is not UTF-8 or holds no text; the message names
+            the file and the position.
+    """
+    for source in [sources] if isinstance(sources, str | os.PathLike | HubSource) else sources:
+        empty = True
+        for document in _read(source, text_field, opened):
+            empty = False
+            yield document
+        if empty:
+            raise TitansError(f"{_describe(source)} holds no text: expected at least one non-empty document")
+
+
+def local_files(source: Source) -> list[Path] | None:
+    """Find the files of a source.
+
+    Args:
+        source: a file, a folder, a glob or a hub id.
+
+    Returns:
+        The files in reading order, or None for a hub id.
+
+    Raises:
+        TitansError: the source is neither.
+    """
+    if isinstance(source, HubSource):
+        return None
+    path = Path(source)
+    if path.is_dir():
+        return _files_below(path)
+    if path.exists():
+        return [path]
+    if glob.has_magic(str(source)):
+        found = sorted(Path(match) for match in glob.glob(str(source), recursive=True) if os.path.isfile(match))
+        if found:
+            return found
+        raise TitansError(f'no file matches "{source}": check the pattern and the folder it is run from')
+    if isinstance(source, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", source) and not path.suffix:
+        return None
+    raise TitansError(f'"{source}" does not exist: expected a file, a folder, a glob or a hub id like owner/name')
+
+
+def text_blocks(path: Path) -> Iterator[str]:
+    """Read a text file in constant memory.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The text, in consecutive parts.
+
+    Raises:
+        TitansError: the file cannot be read or is not UTF-8; the message says at which byte.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    position = 0
+    try:
+        with path.open("rb") as file:
+            while raw := file.read(_READ_BYTES):
+                undecoded = len(decoder.getstate()[0])
+                text = decoder.decode(raw)
+                if text:
+                    yield text
+                position += len(raw)
+            undecoded = len(decoder.getstate()[0])
+            decoder.decode(b"", final=True)
+    except OSError as error:
+        raise TitansError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise _not_utf8(str(path), position - undecoded + error.start) from error
+
+
+def _files_below(folder: Path) -> list[Path]:
+    files = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files += [Path(root, name) for name in sorted(names) if not name.startswith(".")]
+    return files
+
+
+def _read(source: Source, text_field: str, opened: Callable[[Path], None] | None) -> Iterator[Document]:
+    files = local_files(source)
+    if files is None:
+        hub = source if isinstance(source, HubSource) else HubSource(str(source))
+        yield from _hub_documents(hub, text_field)
+        return
+    for path in files:
+        if opened is not None:
+            opened(path)
+        try:
+            yield from _file_documents(path, text_field)
+        except OSError as error:
+            raise TitansError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _file_documents(path: Path, text_field: str) -> Iterator[Document]:
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            yield from _jsonl_documents(path, text_field)
+        case ".parquet":
+            yield from _parquet_documents(path, text_field)
+        case _:
+            if path.stat().st_size:
+                yield Document(str(path), lambda: text_blocks(path))
+
+
+def _jsonl_documents(path: Path, text_field: str) -> Iterator[Document]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                record = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise _not_utf8(where, error.start) from error
+            except json.JSONDecodeError as error:
+                raise TitansError(f"{where} is not JSON ({error.msg} at column {error.colno})") from error
+            yield from _record_documents(where, record, text_field)
+
+
+def _parquet_documents(path: Path, text_field: str) -> Iterator[Document]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise TitansError(f"{path}: reading parquet needs pyarrow; {_EXTRA}") from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            if text_field not in columns:
+                raise _no_field(str(path), text_field, columns)
+            row = 0
+            for batch in file.iter_batches(batch_size=256, columns=[text_field]):
+                for record in batch.to_pylist():
+                    yield from _record_documents(f"{path}, row {row}", record, text_field)
+                    row += 1
+    except pyarrow.ArrowException as error:
+        raise TitansError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _hub_documents(source: HubSource, text_field: str) -> Iterator[Document]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise TitansError(
+            f'"{source.hub}" is no file or folder here, and reading it as a hub id needs datasets; {_EXTRA}'
+        ) from error
+    try:
+        rows: Iterable[Any] = datasets.load_dataset(source.hub, source.name, split=source.split, streaming=True)
+        for row, record in enumerate(rows):
+            yield from _record_documents(f"{source.hub}, row {row}", record, text_field)
+    except TitansError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TitansError(
+            f'cannot read {_describe(source)} ({reason}), and no file or folder is named "{source.hub}"'
+        ) from error
+
+
+def _record_documents(where: str, record: object, text_field: str) -> Iterator[Document]:
+    if not isinstance(record, dict) or text_field not in record:
+        raise _no_field(where, text_field, list(record) if isinstance(record, dict) else [])
+    text = record[text_field]
+    if not isinstance(text, str):
+        raise TitansError(f'{where}: field "{text_field}" is {type(text).__name__}, expected a string')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair, which is no character
+        raise TitansError(f"{where}: the text holds half a surrogate pair (character {error.start})") from error
+    if text:
+        yield Document(where, lambda: iter((text,)))
+
+
+def _no_field(where: str, text_field: str, fields: Sequence[object]) -> TitansError:
+    found = ", ".join(map(str, fields)) or "none"
+    return TitansError(f'{where} has no field "{text_field}" (fields: {found}): name the right one as data.text_field')
+
+
+def _not_utf8(where: str, position: int) -> TitansError:
+    return TitansError(
+        f"{where} is not UTF-8 text (byte {position}): convert the file, or leave it out with a glob such as "
+        "folder/**/*.txt"
+    )
+
+
+def _describe(source: Source) -> str:
+    if not isinstance(source, HubSource):
+        return str(source)
+    return f"the hub data set {source.hub}" + (f" ({source.name})" if source.name else "") + f", split {source.split}"

@@ -1,0 +1,166 @@
+"""Tokenizers: bytes by default, any Hugging Face tokenizer by path or id; text to ids in constant memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BYTES = "bytes"
+"""The name of the built-in byte-level tokenizer."""
+
+_BLOCK_CHARACTERS = 1 << 16
+
+
+def byte_tokenizer() -> PreTrainedTokenizerBase:
+    """The byte-level tokenizer: token id = byte value, then bos 256, eos 257, pad 258.
+
+    It is an ordinary Hugging Face tokenizer: `save_pretrained` and `AutoTokenizer.from_pretrained` work
+    without remote code, and any UTF-8 text survives encoding and decoding, also text that spells a special
+    token.
+
+    Returns:
+        A tokenizer of 259 tokens.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE(vocab=_byte_symbols(), merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    make: Any = PreTrainedTokenizerFast  # untyped
+    tokenizer: PreTrainedTokenizerBase = make(
+        tokenizer_object=core,
+        bos_token="<|bos|>",
+        eos_token="<|eos|>",
+        pad_token="<|pad|>",
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+    )
+    return tokenizer
+
+
+def load_tokenizer(name: str = BYTES) -> PreTrainedTokenizerBase:
+    """Load a tokenizer.
+
+    Args:
+        name: "bytes" for the built-in byte-level tokenizer, a folder (a saved tokenizer or model), or a hub
+            id.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TitansError: nothing that can be loaded goes by this name.
+    """
+    if name == BYTES:
+        return byte_tokenizer()
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TitansError(
+            f'cannot load the tokenizer "{name}" ({reason}): expected "{BYTES}", a folder that holds a '
+            "tokenizer, or the id of one on the Hugging Face hub"
+        ) from error
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Refuse a tokenizer that can produce ids outside the model's vocabulary.
+
+    Args:
+        tokenizer: the tokenizer.
+        vocab_size: rows of the model's embedding.
+
+    Raises:
+        TitansError: the tokenizer is larger than the vocabulary.
+    """
+    largest = largest_id(tokenizer)
+    if largest >= vocab_size:
+        raise TitansError(
+            f"the tokenizer is larger than the model's vocabulary: its ids reach {largest} but vocab_size is "
+            f"{vocab_size}; set model.vocab_size to at least {largest + 1} or choose another tokenizer"
+        )
+
+
+def largest_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The largest token id that the tokenizer can produce."""
+    return max(len(tokenizer) - 1, *tokenizer.get_vocab().values())
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, blocks: Iterable[str]) -> Iterator[list[int]]:
+    """Turn text into token ids in constant memory, whatever the length of the text.
+
+    Text is text: a special token that the text happens to spell is encoded as ordinary characters, and no bos
+    or eos is added. Long text is encoded in blocks of about 65 thousand characters that end at a line's end
+    where there is one; bytes give the same ids as one call, a subword tokenizer may differ at the joints of
+    blocks.
+
+    Args:
+        tokenizer: the tokenizer.
+        blocks: the text, in consecutive parts of any size.
+
+    Yields:
+        Consecutive lists of token ids, none empty.
+    """
+    as_bytes = _ids_are_bytes(tokenizer)
+    for text in _regroup(blocks):
+        if as_bytes:  # a thousand times faster than the generic path, and the same ids
+            yield list(text.encode())
+            continue
+        ids: list[int] = tokenizer(
+            text,
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            verbose=False,
+        )["input_ids"]
+        if ids:
+            yield ids
+
+
+def _regroup(blocks: Iterable[str]) -> Iterator[str]:
+    """Cut text where only its content decides, so that the ids do not depend on how it was read."""
+    rest = ""
+    for block in blocks:
+        text, start = rest + block, 0
+        while len(text) - start > _BLOCK_CHARACTERS:
+            cut = text.rfind("\n", start, start + _BLOCK_CHARACTERS) + 1 or start + _BLOCK_CHARACTERS
+            yield text[start:cut]
+            start = cut
+        rest = text[start:]
+    if rest:
+        yield rest
+
+
+def _ids_are_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
+    if len(tokenizer) > 512:  # spares building a large vocabulary
+        return False
+    vocabulary, symbols = tokenizer.get_vocab(), _byte_symbols()
+    ordinary = set(vocabulary.values()) - set(tokenizer.all_special_ids)
+    return ordinary == set(range(256)) and symbols.items() <= vocabulary.items()
+
+
+def _byte_symbols() -> dict[str, int]:
+    """The printable character that `ByteLevel` writes for each byte, mapped to the byte's value."""
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
+    symbols: dict[str, int] = {}
+    shifted = 256
+    for byte in range(256):
+        if byte in printable:
+            symbols[chr(byte)] = byte
+        else:
+            symbols[chr(shifted)] = byte
+            shifted += 1
+    return symbols

@@ -1,0 +1,146 @@
+"""Exact short-term attention: over a sliding window, and the projections that MAC shares with it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from titans.layers.mixer import Mixer, last
+from titans.state import AttentionState
+
+
+class Attention(nn.Module):
+    """Multi-head attention over whatever it is shown, with persistent tokens always in view.
+
+    The first half of each head's channels carries rotary positions (Su et al., 2021), counted by the caller;
+    persistent tokens have no position, so their keys use the other half only.
+
+    Args:
+        dim: width D; a multiple of `heads`.
+        heads: attention heads H.
+        persistent_tokens: learned tokens visible to every query. Default 0.
+        rope_theta: base of the rotary frequencies. Default 10,000.
+    """
+
+    def __init__(self, dim: int, heads: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
+        if persistent_tokens < 0:
+            raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
+        self.heads, self.rope_theta = heads, rope_theta
+        self.rotated = dim // heads // 4 * 2  # channels of a head that carry positions
+        self.query, self.key, self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the persistent tokens."""
+        if self.persistent is not None:
+            nn.init.normal_(self.persistent)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """`[B, N, D]` to `[B, H, N, d]`."""
+        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return heads
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Give `x` `[..., N, d]` its positions `[..., N]`."""
+        half = self.rotated // 2
+        steps = torch.arange(half, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
+        angles = positions.unsqueeze(-1) * self.rope_theta ** (-steps / max(half, 1))
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        a, b, rest = x.split([half, half, x.shape[-1] - 2 * half], -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+        """Attend to persistent tokens and to `k`.
+
+        Args:
+            q: queries `[B, H, N, d]`, rotated.
+            k: keys `[B, H, M, d]`, rotated.
+            v: values `[B, H, M, d]`.
+            visible: which keys each query sees, bool, broadcastable to `[B, H, N, M]`.
+
+        Returns:
+            Outputs before the output projection, `[B, N, D]`.
+        """
+        if self.persistent is not None:
+            keys = self.split_heads(self.key(self.persistent).unsqueeze(0))
+            keys = F.pad(keys[..., self.rotated :], (self.rotated, 0))
+            values = self.split_heads(self.value(self.persistent).unsqueeze(0))
+            k, v = (torch.cat([p.expand(x.shape[0], -1, -1, -1), x], 2) for p, x in ((keys, k), (values, v)))
+            visible = F.pad(visible, (keys.shape[2], 0), value=True)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2).flatten(2)
+
+
+class SlidingWindowAttention(Mixer):
+    """Causal attention of each token to itself, the `window - 1` tokens before it and the persistent tokens.
+
+    Positions are relative within the window, so outputs do not depend on how far the stream has run. Cost is
+    linear in the number of tokens: the stream is cut into blocks of one window, each attending to itself and
+    the block before.
+
+    Args:
+        dim: width D; a multiple of `heads`.
+        heads: attention heads.
+        window: tokens in view, the present one included.
+        persistent_tokens: learned tokens always in view. Default 0.
+        rope_theta: base of the rotary frequencies. Default 10,000.
+
+    Raises:
+        ValueError: `dim` is not a multiple of `heads`, or `window` is below 1.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, window: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
+    ) -> None:
+        super().__init__()
+        if window < 1:
+            raise ValueError(f"window={window} must be at least 1")
+        self.dim, self.window = dim, window
+        self.attention = Attention(dim, heads, persistent_tokens, rope_theta)
+
+    def empty_state(self, batch_size: int) -> AttentionState:
+        """Return an empty window."""
+        weight = self.attention.key.weight
+        buffer = weight.new_zeros(batch_size, self.window, self.dim)
+        return AttentionState(buffer, buffer, torch.zeros(batch_size, dtype=torch.long, device=weight.device))
+
+    def mix(self, x: Tensor, state: AttentionState, lengths: Tensor | None) -> tuple[Tensor, AttentionState]:
+        """Attend from each token to its window; see `Mixer.mix`."""
+        attention, window = self.attention, self.window
+        batch, tokens, _ = x.shape
+        k = torch.cat([state.keys.to(x.dtype), attention.key(x)], 1)  # [B, W + N, D]
+        v = torch.cat([state.values.to(x.dtype), attention.value(x)], 1)
+        count = tokens if lengths is None else lengths
+        final = AttentionState(
+            last(k, lengths, window).to(state.keys.dtype),
+            last(v, lengths, window).to(state.values.dtype),
+            (state.filled + count).clamp(max=window),
+        )
+        size = min(window, tokens)
+        blocks = -(-tokens // size)
+        padding = (0, 0, 0, blocks * size - tokens)
+        q = F.pad(attention.query(x), padding).unflatten(1, (blocks, size)).flatten(0, 1)  # [B * blocks, size, D]
+        k, v = (F.pad(y, padding).unfold(1, window + size, size).transpose(2, 3).flatten(0, 1) for y in (k, v))
+        q, k, v = (attention.split_heads(y) for y in (q, k, v))
+        here = torch.arange(window + size, device=x.device)
+        y = attention.attend(
+            attention.rotate(q, here[window:]),
+            attention.rotate(k, here),
+            v,
+            self._visible(here, blocks, state.filled),
+        )
+        y = y.unflatten(0, (batch, blocks)).flatten(1, 2)[:, :tokens]
+        return attention.output(y), final
+
+    def _visible(self, here: Tensor, blocks: int, filled: Tensor) -> Tensor:
+        """Tell which of a block's window and own keys each query sees: `[B * blocks, 1, size, W + size]`."""
+        back = here[self.window :].unsqueeze(1) - here  # how far back each key lies
+        near = (back >= 0) & (back < self.window)
+        first = here >= self.window - filled.unsqueeze(1)  # [B, W + size], in the first block: not the empty entries
+        real = torch.ones(len(filled), blocks, len(here), dtype=torch.bool, device=here.device)
+        real[:, 0] = first
+        return (real.flatten(0, 1).unsqueeze(1) & near).unsqueeze(1)

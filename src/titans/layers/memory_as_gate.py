@@ -1,0 +1,48 @@
+"""MAG: sliding-window attention and neural memory side by side."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from titans.layers.attention import SlidingWindowAttention
+from titans.layers.gating import MemoryGate
+from titans.layers.mixer import Mixer
+from titans.layers.neural_memory import NeuralMemory
+from titans.state import MemoryAsGateState
+
+
+class MemoryAsGate(Mixer):
+    """Attention and memory read the same tokens; the memory's output gates the attention's (semantics, section 5).
+
+    `o = norm(attention(x)) * sigmoid(norm(memory(x)))`. The attention's persistent tokens are the memory's
+    first.
+
+    Args:
+        attention: the short-term branch.
+        memory: the long-term branch, of the same width and without persistent tokens of its own.
+    """
+
+    def __init__(self, attention: SlidingWindowAttention, memory: NeuralMemory) -> None:
+        super().__init__()
+        self.dim = memory.dim
+        self.attention_branch, self.memory = attention, memory
+        self.gate = MemoryGate(memory.dim)
+
+    def empty_state(self, batch_size: int) -> MemoryAsGateState:
+        """Return the state before any token, persistent ones included."""
+        return MemoryAsGateState(self.attention_branch.empty_state(batch_size), self.memory.empty_state(batch_size))
+
+    def initial_state(self, batch_size: int) -> MemoryAsGateState:
+        """Return the state in which `batch_size` streams start: the memory has read the persistent tokens."""
+        state = self.empty_state(1)
+        persistent = self.attention_branch.attention.persistent
+        if persistent is not None:
+            _, memory = self.memory.mix(persistent.unsqueeze(0), state.memory, None)
+            state = MemoryAsGateState(state.attention, memory)
+        return state.expand(batch_size)
+
+    def mix(self, x: Tensor, state: MemoryAsGateState, lengths: Tensor | None) -> tuple[Tensor, MemoryAsGateState]:
+        """Run both branches and gate; see `Mixer.mix`."""
+        y, attention = self.attention_branch.mix(x, state.attention, lengths)
+        m, memory = self.memory.mix(x, state.memory, lengths)
+        return self.gate(self.gate.attention_norm(y), m), MemoryAsGateState(attention, memory)

@@ -1,0 +1,143 @@
+"""The one signature of every token mixer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from titans.ops.grid import layout
+from titans.ops.state import State
+
+MAX_INPUT = 1e4
+
+Mix = Callable[[Tensor, Any, Tensor | None], tuple[list[Tensor], Any]]
+
+
+class Mixer(nn.Module):
+    """A layer that mixes tokens: `y, state = mixer(x, state=None, mask=None)`.
+
+    Subclasses implement `mix`, `empty_state` and, where a stream starts otherwise than empty,
+    `initial_state`. They see padding on the right only: tokens are moved together first, so that padding
+    anywhere leaves outputs and state as they would be without it.
+    """
+
+    dim: int
+
+    def forward(self, x: Tensor, state: Any = None, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Mix the next tokens of a stream.
+
+        Args:
+            x: tokens `[B, N, dim]`, N at least 1.
+            state: what an earlier call returned, to continue its stream; None starts a new one. Never
+                modified.
+            mask: `[B, N]`, bool, False for padding, which is neither read nor written; its output is 0.
+
+        Returns:
+            `(y, state)`: outputs `[B, N, dim]` and the state after the last token.
+
+        Raises:
+            ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
+        """
+        (y,), state = self._run(self._mix, x, state, mask)
+        return y, state
+
+    @abstractmethod
+    def mix(self, x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        """Mix `x` `[B, N, dim]`, of which the first `lengths` `[B]` tokens of each row count (None: all)."""
+
+    @abstractmethod
+    def empty_state(self, batch_size: int) -> State:
+        """Return the state before any token."""
+
+    def initial_state(self, batch_size: int) -> State:
+        """Return the state in which `batch_size` streams start."""
+        return self.empty_state(batch_size)
+
+    def _run(self, mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:
+        """Check the arguments, start a stream where there is none, and run `mix` on aligned tokens."""
+        self._check(x, state, mask)
+        return _aligned(mix, x, self.initial_state(x.shape[0]) if state is None else state, mask)
+
+    def advance(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        """Do as `forward` does, for a caller that has checked the arguments."""
+        (y,), state = _aligned(self._mix, x, state, mask)
+        return y, state
+
+    def _mix(self, x: Tensor, state: Any, lengths: Tensor | None) -> tuple[list[Tensor], Any]:
+        y, state = self.mix(x, state, lengths)
+        return [y], state
+
+    def _check(self, x: Tensor, state: Any, mask: Tensor | None) -> None:
+        if x.dim() != 3 or x.shape[-1] != self.dim or x.shape[1] == 0:
+            raise ValueError(f"x has shape {tuple(x.shape)}: expected [batch, tokens >= 1, {self.dim}]")
+        if mask is not None and (mask.shape != x.shape[:2] or mask.dtype != torch.bool):
+            raise ValueError(
+                f"mask is {mask.dtype} {tuple(mask.shape)}: expected torch.bool {tuple(x.shape[:2])}, True for tokens"
+            )
+        if not torch.compiler.is_compiling():  # a compiled graph must not wait for values
+            finite = torch.isfinite(x).all(-1)
+            if not bool((finite if mask is None else finite | ~mask).all()):
+                raise ValueError(
+                    "x holds NaN or infinity: clean the input, since one such token would spoil the memory"
+                )
+        if state is not None:
+            self._check_state(state, x.shape[0])
+
+    def _check_state(self, state: Any, batch: int) -> None:
+        kind, shapes = self._state_shapes
+        if type(state) is not kind:
+            raise ValueError(f"state is a {type(state).__name__}: expected a {kind.__name__} of this layer")
+        if [x.shape[1:] for x in state.tensors() if x.dim() > 1] != shapes:
+            raise ValueError("the state comes from another configuration: its shapes are not those of this layer")
+        rows = {x.shape[0] for x in state.tensors()}
+        if rows != {batch}:
+            raise ValueError(f"the state holds {min(rows)} rows and x {batch}: select or repeat the state's rows first")
+
+    @cached_property
+    def _state_shapes(self) -> tuple[type[State], list[torch.Size]]:
+        with torch.no_grad():
+            state = self.empty_state(1)
+        return type(state), [x.shape[1:] for x in state.tensors() if x.dim() > 1]
+
+
+def _aligned(mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:
+    """Move padding to the right, run `mix`, and put its per-token results back in place, 0 for padding."""
+    if mask is None:
+        return mix(x, state, None)
+    plan = layout(0, mask, x.shape[0], x.shape[1], x.shape[1], x.device)
+    outputs, state = mix(plan.place(x, 1), state, mask.sum(1))
+    return [torch.where(mask.unsqueeze(-1), plan.take(y, 1), 0.0) for y in outputs], state
+
+
+def bounded(x: Tensor) -> Tensor:
+    """Clip to +-`MAX_INPUT`, beyond which every gate is saturated: the projections of any finite input stay finite."""
+    return x.clamp(-MAX_INPUT, MAX_INPUT)
+
+
+def valid(x: Tensor, lengths: Tensor | None) -> Tensor | None:
+    """Return the mask `[B, N]` of the first `lengths` `[B]` tokens of `x` `[B, N, ...]`, or None where all count."""
+    if lengths is None:
+        return None
+    return torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
+
+
+def last(x: Tensor, lengths: Tensor | None, count: int) -> Tensor:
+    """Take what to carry on from `count` carried entries and N new ones, of which the first `lengths` count.
+
+    Args:
+        x: `[B, count + N, ...]`.
+        lengths: `[B]`; None for N.
+        count: entries to carry.
+
+    Returns:
+        The last `count` entries that count, `[B, count, ...]`.
+    """
+    if lengths is None:
+        return x[:, x.shape[1] - count :]
+    index = lengths.unsqueeze(1) + torch.arange(count, device=x.device)
+    return x.gather(1, index.view(*index.shape, *(1,) * (x.dim() - 2)).expand(-1, -1, *x.shape[2:]))

@@ -1,0 +1,303 @@
+"""The neural memory layer: projections, gates and read-out around the associative memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Literal, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from titans.layers.convolution import ShortConvolution
+from titans.layers.mixer import Mixer, bounded, last, valid
+from titans.ops import associative_memory, initial_state
+from titans.ops.associative_memory import RULES, Network
+from titans.state import NeuralMemoryState
+
+GATES = ("token", "chunk")
+CONVOLUTION_TAPS = 4
+FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
+MAX_VALUE_RMS = 10.0  # bounds the errors of any input, and with them the state
+
+
+class NeuralMemory(Mixer):
+    """A memory that learns at test time (the paper's LMM; semantics, sections 1 to 4).
+
+    Keys, values and queries are `SiLU(conv(x W))`, keys and queries of unit length per head; the memory is an
+    MLP per head, written and read by `titans.ops.associative_memory`; what is read is normalised, gated by
+    the input and projected. Inputs may be anything: token embeddings, patches of an image, samples of a
+    sensor.
+
+    The step size is `theta = theta_max (1 - eta) sigmoid(.)`. Without the factor `1 - eta` a momentum near 1
+    multiplies every step by up to `1 / (1 - eta)`; with it, the matrix memory is stable for every momentum
+    exactly when `theta_max * (equal keys per chunk) <= 1` (docs/stability.md).
+
+    Args:
+        dim: width D of the input and the output; a multiple of `heads`.
+        heads: memory heads H, each an MLP of its own on `D / H` channels.
+        depth: layers L of the memory MLP. Default 2.
+        expansion: width of its hidden layers in units of `D / H`. Default 4.
+        chunk_size: tokens b whose gradients share one anchor. Default 64.
+        rule: "chunk" (mini-batch rule, any depth) or "token" (exact online rule, depth 1). Default "chunk".
+        activation: "gelu", "silu" or "relu". Default "gelu".
+        residual: add the query to what is read. Default: on under rule "chunk", off under "token".
+        norm: normalise the MLP's output. Default: on under rule "chunk"; not possible under "token".
+        momentum: keep past surprise (eta); off: eta = 0. Default True.
+        forgetting: let the memory decay (alpha); off: alpha = 0. Default True.
+        channelwise_forgetting: one forget gate per channel instead of per head. Default False.
+        convolution: short convolutions on queries, keys and values. Default True.
+        gates: "token", or "chunk" for gates shared by a chunk, taken from its first token. Default "token".
+        persistent_tokens: learned tokens read once, before the first token of a stream. Default 0.
+        theta_max: bound of the step size. Default: `1 / chunk_size` under rule "chunk", 1 under "token".
+
+    Raises:
+        ValueError: a value is out of range or two do not fit together.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        depth: int = 2,
+        expansion: int = 4,
+        chunk_size: int = 64,
+        rule: str = "chunk",
+        activation: str = "gelu",
+        residual: bool | None = None,
+        norm: bool | None = None,
+        momentum: bool = True,
+        forgetting: bool = True,
+        channelwise_forgetting: bool = False,
+        convolution: bool = True,
+        gates: str = "token",
+        persistent_tokens: int = 0,
+        theta_max: float | None = None,
+    ) -> None:
+        super().__init__()
+        norm = rule == "chunk" if norm is None else norm
+        _check_choices(dim, heads, depth, expansion, chunk_size, rule, norm, gates, persistent_tokens, theta_max)
+        width = dim // heads
+        self.dim, self.heads = dim, heads
+        self.theta_max = theta_max or (1.0 if rule == "token" else 1 / chunk_size)
+        self.options: dict[str, Any] = {"chunk_size": chunk_size, "rule": rule}
+        self.network_options: dict[str, Any] = {
+            "activation": activation,
+            "residual": rule == "chunk" if residual is None else residual,
+        }
+        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        self.convolutions = nn.ModuleList(
+            ShortConvolution(dim, CONVOLUTION_TAPS) for _ in range(3 * convolution)
+        )  # of q, k and v
+        forget_gates = dim if channelwise_forgetting else heads
+        self.gate_sizes = [heads, heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
+        self.gates = nn.Linear(dim, sum(self.gate_sizes))
+        self.shared_gates = gates == "chunk"
+        widths = [width] + [width * expansion] * (depth - 1) + [width]
+        self.initial_weights = nn.ParameterList(torch.empty(heads, i, o) for i, o in pairwise(widths))
+        self.memory_norm = nn.Parameter(torch.ones(heads, width)) if norm else None
+        self.output_norm = nn.RMSNorm(width, eps=1e-6)
+        self.output_gate = nn.Linear(dim, dim, bias=False)
+        self.output = nn.Linear(dim, dim, bias=False)
+        self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
+        for w in self.initial_weights:
+            nn.init.normal_(w, std=w.shape[1] ** -0.5)
+        nn.init.zeros_(self.gates.bias)
+        if self.memory_norm is not None:
+            nn.init.ones_(self.memory_norm)
+        if self.persistent is not None:
+            nn.init.normal_(self.persistent)
+
+    def empty_state(self, batch_size: int) -> NeuralMemoryState:
+        """Return the state before any token, persistent ones included."""
+        tail = self.gates.weight.new_zeros(1, CONVOLUTION_TAPS - 1, self.dim) if len(self.convolutions) else None
+        gates = self.gates.bias.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
+        state = NeuralMemoryState(initial_state(list(self.initial_weights)), tail, tail, tail, gates)
+        return state.expand(batch_size)
+
+    def initial_state(self, batch_size: int) -> NeuralMemoryState:
+        """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
+        state = self.empty_state(1)
+        if self.persistent is not None:
+            _, state = self.mix(self.persistent.unsqueeze(0), state, None)
+        return state.expand(batch_size)
+
+    @overload
+    def forward(
+        self, x: Tensor, state: NeuralMemoryState | None = None, mask: Tensor | None = None, *,
+        return_surprise: Literal[False] = False,
+    ) -> tuple[Tensor, NeuralMemoryState]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, state: NeuralMemoryState | None = None, mask: Tensor | None = None, *,
+        return_surprise: Literal[True],
+    ) -> tuple[Tensor, NeuralMemoryState, Tensor]: ...  # fmt: skip
+    def forward(
+        self,
+        x: Tensor,
+        state: NeuralMemoryState | None = None,
+        mask: Tensor | None = None,
+        *,
+        return_surprise: bool = False,
+    ) -> tuple[Tensor, NeuralMemoryState] | tuple[Tensor, NeuralMemoryState, Tensor]:
+        """Write each token, then read it at the memory as of that token.
+
+        Args:
+            x: tokens `[B, N, dim]`, N at least 1.
+            state: what an earlier call returned, to continue its stream; None starts a new one. Never
+                modified.
+            mask: `[B, N]`, bool, False for padding, which is neither read nor written; its output is 0.
+            return_surprise: also return the norm of each token's gradient, the momentary surprise.
+
+        Returns:
+            `(y, state)`: outputs `[B, N, dim]` and the state after the last token; with `return_surprise`
+            `(y, state, surprise)` with surprise `[B, N, H]`, not differentiable.
+
+        Raises:
+            ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
+        """
+        if return_surprise:
+            (y, surprise), state = self._run(self._write, x, state, mask)
+            return y, state, surprise
+        return super().forward(x, state, mask)
+
+    def read(self, x: Tensor, state: NeuralMemoryState | None = None, mask: Tensor | None = None) -> Tensor:
+        """Read without writing: what `forward` would return if no token changed the memory.
+
+        Args:
+            x: as in `forward`.
+            state: as in `forward`.
+            mask: as in `forward`.
+
+        Returns:
+            What the memory holds for each token, `[B, N, dim]`.
+        """
+
+        def read(x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[list[Tensor], NeuralMemoryState]:
+            q, _ = self.queries(x, state.query_tail, lengths)
+            return [self.recall(q, x, state.memory.weights)], state
+
+        (y,), _ = self._run(read, x, state, mask)
+        return y
+
+    def mix(self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, NeuralMemoryState]:
+        """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
+        (y,), state = self._write(x, state, lengths, return_surprise=False)
+        return y, state
+
+    def queries(self, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Make unit queries `[B, H, N, d]` of tokens `[B, N, dim]`; also returns the convolution's tail after them."""
+        q, tail = self._project(0, self.query(bounded(x)), tail, lengths)
+        return F.normalize(q, dim=-1), tail
+
+    def recall(self, q: Tensor, x: Tensor, weights: list[Tensor]) -> Tensor:
+        """Read the memory `weights` for queries `q` `[B, H, N, d]` made of the tokens `x`: `[B, N, dim]`."""
+        norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            y = Network(**self.network_options, norm_weight=norm)(weights, q.to(weights[0].dtype))
+        return self._read_out(y.to(q.dtype), x)
+
+    def _write(
+        self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, return_surprise: bool = True
+    ) -> tuple[list[Tensor], NeuralMemoryState]:
+        x = bounded(x)
+        q, query_tail = self.queries(x, state.query_tail, lengths)
+        k, key_tail = self._project(1, self.key(x), state.key_tail, lengths)
+        v, value_tail = self._project(2, self.value(x), state.value_tail, lengths)
+        rms = v.square().mean(-1, keepdim=True).sqrt()
+        v = v * (MAX_VALUE_RMS / rms.clamp(min=MAX_VALUE_RMS))
+        theta, alpha, eta, gates = self._gates(x, state, lengths)
+        y, memory, *surprise = associative_memory(
+            q,
+            F.normalize(k, dim=-1),
+            v,
+            theta,
+            alpha,
+            eta,
+            state.memory,
+            **self.options,
+            **self.network_options,
+            norm_weight=self.memory_norm,
+            mask=valid(x, lengths),
+            return_surprise=return_surprise,
+        )
+        outputs = [self._read_out(y, x), *(s.mT for s in surprise)]
+        return outputs, NeuralMemoryState(memory, query_tail, key_tail, value_tail, gates)
+
+    def _project(
+        self, which: int, x: Tensor, tail: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Convolve where there is a convolution, activate, and split heads: `[B, H, N, d]`."""
+        if tail is not None:
+            x, tail = self.convolutions[which](x, tail, lengths)
+        return F.silu(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), tail
+
+    def _gates(
+        self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Compute theta, alpha and eta, `[B, H, N]` (alpha channel-wise `[B, H, N, d]`), and the gates to carry."""
+        logits, carried = self.gates(x), None
+        if state.gates is not None:
+            logits, carried = self._share(logits, state, lengths)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).mT
+        step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, N] each; empty where switched off
+        off = torch.zeros_like(step)
+        eta = momentum.sigmoid() if self.gate_sizes[1] else off
+        alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
+        if alpha.shape[1] > self.heads:
+            alpha = alpha.unflatten(1, (self.heads, -1)).mT
+        return self.theta_max * (1 - eta) * step.sigmoid(), alpha, eta, carried
+
+    def _share(self, logits: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Give every token the gates of the first token of its chunk, which an earlier call may have read."""
+        assert state.gates is not None
+        here = torch.arange(logits.shape[1], device=logits.device)
+        offset = torch.as_tensor(state.memory.offset, device=logits.device).reshape(-1, 1)
+        first = here - (offset + here) % self.options["chunk_size"]  # negative: read by an earlier call
+        index = (first.clamp(min=-1) + 1).expand(logits.shape[0], -1)
+        logits = torch.cat([state.gates.unsqueeze(1).to(logits.dtype), logits], 1)
+        shared = logits.gather(1, index.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        carried = last(torch.cat([logits[:, :1], shared], 1), lengths, 1).squeeze(1)
+        return shared, carried.to(state.gates.dtype)
+
+    def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
+        """Normalise per head what was read, `[B, H, N, d]`, gate it by the input and project: `[B, N, dim]`."""
+        y = self.output_norm(y).transpose(1, 2).flatten(2)
+        out: Tensor = self.output(y * F.silu(self.output_gate(bounded(x))))
+        return out
+
+
+def _check_choices(
+    dim: int,
+    heads: int,
+    depth: int,
+    expansion: int,
+    chunk_size: int,
+    rule: str,
+    norm: bool,
+    gates: str,
+    persistent_tokens: int,
+    theta_max: float | None,
+) -> None:
+    positive = {"dim": dim, "heads": heads, "depth": depth, "expansion": expansion, "chunk_size": chunk_size}
+    for name, value in positive.items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if dim % heads:
+        raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
+    if persistent_tokens < 0:
+        raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
+    if theta_max is not None and theta_max <= 0:
+        raise ValueError(f"theta_max={theta_max} must be positive")
+    for name, choice, allowed in (("rule", rule, RULES), ("gates", gates, GATES)):
+        if choice not in allowed:
+            raise ValueError(f"{name}={choice!r} is unknown: choose one of {', '.join(allowed)}")
+    if rule == "token" and (depth > 1 or norm):
+        raise ValueError("rule='token' needs depth=1 and norm=False: it solves exactly for a matrix memory only")
+    if rule == "token" and gates == "chunk":
+        raise ValueError("gates='chunk' needs rule='chunk': under the token rule a chunk has no meaning")

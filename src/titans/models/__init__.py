@@ -1,0 +1,1 @@
+"""Hugging Face models over stacks of token mixers."""

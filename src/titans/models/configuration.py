@@ -1,0 +1,156 @@
+"""The configuration of a Titans model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from titans.layers.neural_memory import GATES
+from titans.ops.associative_memory import ACTIVATIONS, RULES
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "lmm": ("memory",),
+    "mac": ("memory_as_context",),
+    "mag": ("memory_as_gate",),
+    "mal": ("memory", "attention"),
+    "swa": ("attention",),
+}  # the mixers of each block, in order
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "sliding_window",
+    "segment_length",
+    "num_persistent_tokens",
+    "num_retrieved_tokens",
+    "memory_heads",
+    "memory_depth",
+    "memory_expansion",
+    "memory_chunk_size",
+)
+
+
+class TitansConfig(PreTrainedConfig):
+    """Configuration of `TitansModel` and `TitansForCausalLM`.
+
+    Args:
+        variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer), or
+            "swa" (sliding-window attention alone: the twin without memory). Default "mac".
+        vocab_size: number of tokens. Default 32,000.
+        hidden_size: width D. Default 256.
+        num_hidden_layers: blocks. Default 4.
+        num_attention_heads: heads of the attention. Default 4.
+        intermediate_size: hidden width of the feed-forward layers. Default: 8/3 of D, rounded up to a multiple of 16.
+        sliding_window: tokens in view of the attention in MAG, MAL and SWA. Default 512.
+        segment_length: tokens per segment in MAC. Default 512.
+        num_persistent_tokens: learned tokens always in view; 0 switches persistent memory off. Default 16.
+        num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
+        memory_heads: memory heads. Default: `num_attention_heads`.
+        memory_depth: layers of the memory MLP; 1 is a matrix. Default 2.
+        memory_expansion: hidden width of the memory MLP over its head width. Default 4.
+        memory_chunk_size: tokens per memory chunk. Default 64.
+        memory_rule: "chunk", or "token" (exact online rule; needs depth 1 and no norm). Default "chunk".
+        memory_activation: "gelu", "silu" or "relu". Default "gelu".
+        memory_residual: add the query to what is read. Default: on under rule "chunk", off under "token".
+        memory_norm: normalise what the memory MLP puts out. Default: as `memory_residual`.
+        memory_momentum: keep past surprise. Default True.
+        memory_forgetting: let the memory decay. Default True.
+        memory_channelwise_forgetting: one forget gate per channel. Default False.
+        memory_convolution: short convolutions on queries, keys and values. Default True.
+        memory_gates: "token", or "chunk" for gates shared by a chunk. Default "token".
+        memory_theta_max: bound of the memory's step size. Default: see `titans.NeuralMemory`.
+        rms_norm_eps: of the block norms. Default 1e-6.
+        rope_theta: base of the rotary frequencies. Default 10,000.
+        initializer_range: standard deviation of initial projections and embeddings. Default 0.02.
+        use_cache: return the memory state outside training. Default True.
+        tie_word_embeddings: share input and output embeddings. Default True.
+        bos_token_id: token that starts a document. Default None.
+        eos_token_id: token that ends generation. Default None.
+        pad_token_id: padding token. Default None.
+
+    Raises:
+        ValueError: a field is out of range or two do not fit together.
+    """
+
+    model_type = "titans"
+    keys_to_ignore_at_inference = ("cache", "past_key_values")
+
+    variant: str = "mac"
+    vocab_size: int = 32_000
+    hidden_size: int = 256
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    intermediate_size: int | None = None
+    sliding_window: int = 512
+    segment_length: int = 512
+    num_persistent_tokens: int = 16
+    num_retrieved_tokens: int | None = None
+    memory_heads: int | None = None
+    memory_depth: int = 2
+    memory_expansion: int = 4
+    memory_chunk_size: int = 64
+    memory_rule: str = "chunk"
+    memory_activation: str = "gelu"
+    memory_residual: bool | None = None
+    memory_norm: bool | None = None
+    memory_momentum: bool = True
+    memory_forgetting: bool = True
+    memory_channelwise_forgetting: bool = False
+    memory_convolution: bool = True
+    memory_gates: str = "token"
+    memory_theta_max: float | None = None
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10_000.0
+    initializer_range: float = 0.02
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in derived defaults and refuse what cannot work, before anything is built."""
+        self._check_choices()
+        self._check_sizes()
+        if self.intermediate_size is None:
+            self.intermediate_size = -(-8 * self.hidden_size // 48) * 16
+        if self.memory_heads is None:
+            self.memory_heads = self.num_attention_heads
+        self._check_fit(self.memory_heads)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+
+    def _check_choices(self) -> None:
+        choices = {
+            "variant": VARIANTS,
+            "memory_rule": RULES,
+            "memory_activation": ACTIVATIONS,
+            "memory_gates": GATES,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(allowed)}")
+
+    def _check_sizes(self) -> None:
+        for name in SIZES:
+            value, bound = getattr(self, name), 0 if name == "num_persistent_tokens" else 1
+            if value is None and name in ("intermediate_size", "num_retrieved_tokens", "memory_heads"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least {bound}")
+        if self.memory_theta_max is not None and not self.memory_theta_max > 0:
+            raise ValueError(f"memory_theta_max={self.memory_theta_max!r} must be positive")
+
+    def _check_fit(self, memory_heads: int) -> None:
+        for name, heads in (
+            ("num_attention_heads", self.num_attention_heads),
+            ("memory_heads", memory_heads),
+        ):
+            if self.hidden_size % heads:
+                raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of {name}={heads}")
+        if self.memory_rule == "token" and (self.memory_depth > 1 or self.memory_norm):
+            raise ValueError("memory_rule='token' needs memory_depth=1 and memory_norm unset or False")
+        if self.memory_rule == "token" and self.memory_gates == "chunk":
+            raise ValueError("memory_gates='chunk' needs memory_rule='chunk'")

@@ -1,0 +1,59 @@
+"""The token mixers that a configuration can name, each built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.memory_as_context import MemoryAsContext
+from titans.layers.memory_as_gate import MemoryAsGate
+from titans.layers.mixer import Mixer
+from titans.layers.neural_memory import NeuralMemory
+from titans.models.configuration import TitansConfig
+
+
+def _memory(config: TitansConfig, persistent_tokens: int) -> NeuralMemory:
+    assert config.memory_heads is not None  # set by the configuration
+    return NeuralMemory(
+        config.hidden_size,
+        config.memory_heads,
+        depth=config.memory_depth,
+        expansion=config.memory_expansion,
+        chunk_size=config.memory_chunk_size,
+        rule=config.memory_rule,
+        activation=config.memory_activation,
+        residual=config.memory_residual,
+        norm=config.memory_norm,
+        momentum=config.memory_momentum,
+        forgetting=config.memory_forgetting,
+        channelwise_forgetting=config.memory_channelwise_forgetting,
+        convolution=config.memory_convolution,
+        gates=config.memory_gates,
+        persistent_tokens=persistent_tokens,
+        theta_max=config.memory_theta_max,
+    )
+
+
+def _attention(config: TitansConfig) -> SlidingWindowAttention:
+    return SlidingWindowAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        config.sliding_window,
+        config.num_persistent_tokens,
+        config.rope_theta,
+    )
+
+
+def _memory_as_context(config: TitansConfig) -> MemoryAsContext:
+    attention = Attention(
+        config.hidden_size, config.num_attention_heads, config.num_persistent_tokens, config.rope_theta
+    )
+    return MemoryAsContext(attention, _memory(config, 0), config.segment_length, config.num_retrieved_tokens)
+
+
+MIXERS: dict[str, Callable[[TitansConfig], Mixer]] = {
+    "memory": lambda config: _memory(config, config.num_persistent_tokens),
+    "attention": _attention,
+    "memory_as_context": _memory_as_context,
+    "memory_as_gate": lambda config: MemoryAsGate(_attention(config), _memory(config, 0)),
+}

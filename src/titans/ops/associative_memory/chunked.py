@@ -1,0 +1,182 @@
+"""The parallel form: chunks of tokens as matrix products; no weight matrix per token is ever built (section 2)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from titans.ops.associative_memory.network import Network, Options
+from titans.ops.associative_memory.recurrence import Coefficients, coefficients
+from titans.ops.associative_memory.state import AssociativeMemoryState
+from titans.ops.grid import layout
+from titans.ops.scan import group_size, scan
+
+Output = tuple[Tensor, Tensor | None]  # reads [B, H, n, d] and, where asked for, gradient norms [B, H, n]
+
+
+class Tokens(NamedTuple):
+    """The inputs of consecutive chunks, stacked over chunks in dimension 2."""
+
+    q: Tensor  # [B, H, C, b, d_in]
+    k: Tensor  # [B, H, C, b, d_in]
+    v: Tensor  # [B, H, C, b, d_out]
+    theta: Tensor  # [B, H, C, b]
+    decay: Tensor  # [B, H, C, c, b]
+    eta: Tensor  # [B, H, C, b]
+    mask: Tensor | None  # [B, 1, C, b], bool
+
+    def groups(self, size: int) -> list[Tokens]:
+        """Split into groups of `size` chunks; the last may be smaller."""
+        count = -(-self.q.shape[2] // size)
+        # split, like unbind below, and not slices: the backward of a slice writes a zero tensor of full size.
+        return [
+            Tokens(*x) for x in zip(*([None] * count if y is None else y.split(size, 2) for y in self), strict=True)
+        ]
+
+
+class Memory(NamedTuple):
+    """What one chunk hands to the next: L tensors `[B, H, d_in, d_out]` each."""
+
+    weights: list[Tensor]
+    surprise: list[Tensor]
+    anchor: list[Tensor]
+
+
+def chunked(
+    options: Options,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    theta: Tensor,
+    alpha: Tensor,
+    eta: Tensor,
+    mask: Tensor | None,
+    state: AssociativeMemoryState,
+) -> tuple[Tensor, Tensor | None, AssociativeMemoryState]:
+    """Read and write chunk by chunk; arguments and results as `titans.ops.associative_memory`."""
+    # Under the token rule a chunk boundary means nothing, so the state does not count tokens.
+    offset = state.offset if options.rule == "chunk" else 0
+    plan = layout(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device)
+    q, k, v, theta, decay, eta = (plan.place(x, 2) for x in (q, k, v, theta, 1 - alpha, eta))
+    if decay.dim() == 3:
+        decay = decay.unsqueeze(-1)  # [B, H, M, c]
+    memory = Memory(state.weights, state.surprise, state.anchor)
+    outputs: list[Output] = []
+    for span in plan.spans:
+        q_, k_, v_, theta_, decay_, eta_ = (span.cut(x, 2) for x in (q, k, v, theta, decay, eta))
+        mask_ = None if plan.mask is None else span.cut(plan.mask.unsqueeze(1), 2)
+        tokens = Tokens(q_, k_, v_, theta_, decay_.mT, eta_, mask_)
+        memory, parts = _scan(options, tokens, memory, span.complete)
+        outputs += parts
+    y = plan.take(torch.cat([y for y, _ in outputs], 2), 2)
+    norm = plan.take(torch.cat([n for _, n in outputs if n is not None], 2), 2) if options.surprise else None
+    if mask is not None:
+        y = torch.where(mask[:, None, :, None], y, 0.0)
+        norm = None if norm is None else torch.where(mask[:, None, :], norm, 0.0)
+    if options.rule == "token":
+        return y, norm, AssociativeMemoryState(memory.weights, memory.surprise, memory.weights, state.offset)
+    return y, norm, AssociativeMemoryState(*memory, plan.end)
+
+
+def _scan(options: Options, tokens: Tokens, memory: Memory, complete: bool | Tensor) -> tuple[Memory, list[Output]]:
+    chunks = tokens.q.shape[2]
+    size = group_size(chunks)
+    groups = [
+        (group, complete if isinstance(complete, bool) else complete[:, i * size : (i + 1) * size])
+        for i, group in enumerate(tokens.groups(size))
+    ]
+    return scan(partial(_group, options), memory, groups, recompute=chunks > size)
+
+
+def _group(options: Options, memory: Memory, group: tuple[Tokens, bool | Tensor]) -> tuple[Memory, Output]:
+    """Run consecutive chunks; all that does not depend on the memory is computed for all of them at once."""
+    network, (tokens, complete) = options.network, group
+    chunks = coefficients(tokens.theta, tokens.decay, tokens.eta, tokens.mask).unbind()
+    outputs, norms = [], []
+    for i, (q, k, v, c) in enumerate(zip(*(x.unbind(2) for x in tokens[:3]), chunks, strict=True)):
+        if options.rule == "token":
+            inputs, deltas = _token_errors(network, k, v, c, memory)
+        else:
+            inputs, deltas = _errors(network, k, v, memory)
+        outputs.append(_read(network, q, inputs, deltas, c, memory))
+        if options.surprise:
+            norms.append(_surprise_norm(inputs, deltas))
+        memory = _write(inputs, deltas, c, memory, complete if isinstance(complete, bool) else complete[:, i])
+    return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
+
+
+def _errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[list[Tensor], list[Tensor]]:
+    """Forward and backward of the keys through the anchor: each layer's inputs and back-propagated errors."""
+    inputs, products = [k], [k @ memory.anchor[0]]
+    for w in memory.anchor[1:]:
+        inputs.append(network.sigma(products[-1]))
+        products.append(inputs[-1] @ w)
+    error = network.head(k, products[-1]) - v
+    deltas = [network.head_backward(products[-1], 2 * error)]
+    for w, z in zip(memory.anchor[:0:-1], products[-2::-1], strict=True):
+        deltas.append((deltas[-1] @ w.mT) * network.sigma_grad(z))
+    return inputs, deltas[::-1]
+
+
+def _token_errors(
+    network: Network, k: Tensor, v: Tensor, c: Coefficients, memory: Memory
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Errors of a matrix memory at each token's own weights: one unit lower-triangular solve.
+
+    `e_t = A_{t-1} k_t W + B_{t-1} k_t S - v_t - sum_{i < t} C[t-1, i] (k_t . k_i) 2 e_i`, the error read
+    before the decay.
+    """
+    c = c.channels(v.shape[-1])
+    before = [torch.cat([torch.full_like(x[..., :1, :], first), x[..., :-1, :]], -2)
+              for x, first in ((c.weights, 1.0), (c.surprise, 0.0), (c.gradient, 0.0))]  # fmt: skip
+    target = v - k if network.residual else v
+    right = before[0] * (k @ memory.weights[0]) + before[1] * (k @ memory.surprise[0]) - target
+    system = 2 * before[2] * (k @ k.mT).unsqueeze(-3)  # [B, H, c, b, b], strictly lower triangular
+    if system.shape[-3] == 1:
+        error = torch.linalg.solve_triangular(system.squeeze(-3), right, upper=False, unitriangular=True)
+    else:
+        right = right.mT.unsqueeze(-1)  # a system of its own for each channel
+        error = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).squeeze(-1).mT
+    return [k], [2 * error]
+
+
+def _read(
+    network: Network, q: Tensor, inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory
+) -> Tensor:
+    """Read each query at the memory as of its own token."""
+    x, z = q, q
+    for i, (w, s, a, delta) in enumerate(zip(memory.weights, memory.surprise, inputs, deltas, strict=True)):
+        x = network.sigma(z) if i else q
+        here = c.channels(w.shape[-1])
+        z = here.weights * (x @ w) + here.surprise * (x @ s) - here.mix(x @ a.mT, delta)
+    return network.head(q, z)
+
+
+def _write(
+    inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory, complete: bool | Tensor
+) -> Memory:
+    """Carry weights and surprise over the chunk; rows that complete it take a new anchor."""
+    weights, surprise = [], []
+    for w, s, a, delta in zip(memory.weights, memory.surprise, inputs, deltas, strict=True):
+        here = c.channels(w.shape[-1])
+        reached = here.gradient[..., -1, :].mT * delta  # [B, H, b, d]
+        weights.append(here.weights[..., -1:, :] * w + here.surprise[..., -1:, :] * s - a.mT @ reached)
+        surprise.append(c.memory * s - a.mT @ (c.momentum * delta))
+    return Memory(weights, surprise, _anchor(memory.anchor, weights, complete))
+
+
+def _anchor(old: list[Tensor], new: list[Tensor], complete: bool | Tensor) -> list[Tensor]:
+    if isinstance(complete, bool):
+        return new if complete else old
+    rows = complete[:, None, None, None]
+    return [torch.where(rows, n, o) for n, o in zip(new, old, strict=True)]
+
+
+def _surprise_norm(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
+    """Norm of each token's gradient `[B, H, b]`: a gradient is an outer product, so its norm is the factors'."""
+    with torch.no_grad():
+        squares = [a.square().sum(-1) * d.square().sum(-1) for a, d in zip(inputs, deltas, strict=True)]
+        return torch.stack(squares).sum(0).sqrt()

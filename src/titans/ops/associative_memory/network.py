@@ -1,0 +1,111 @@
+"""The memory network of one head, M(x) = [x +] [LN](W^L sigma(... sigma(x W^1))), and its hand-written derivative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NORM_EPS = 1e-6
+
+
+def _gelu_grad(x: Tensor) -> Tensor:
+    cdf = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+    pdf = torch.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return cdf + x * pdf
+
+
+def _silu_grad(x: Tensor) -> Tensor:
+    s = torch.sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+def _relu_grad(x: Tensor) -> Tensor:
+    return (x > 0).to(x.dtype)
+
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "gelu": (F.gelu, _gelu_grad),
+    "silu": (F.silu, _silu_grad),
+    "relu": (F.relu, _relu_grad),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """What stays fixed while the memory learns: everything about M but its weights.
+
+    Args:
+        activation: sigma between the layers, a key of `ACTIVATIONS`.
+        residual: add the input to the output.
+        norm_weight: scale of the layer norm on the output, broadcastable to `[B, H, 1, d]`; None for no norm.
+    """
+
+    activation: str
+    residual: bool
+    norm_weight: Tensor | None
+
+    def sigma(self, x: Tensor) -> Tensor:
+        """Apply the activation."""
+        return ACTIVATIONS[self.activation][0](x)
+
+    def sigma_grad(self, x: Tensor) -> Tensor:
+        """Evaluate the activation's derivative."""
+        return ACTIVATIONS[self.activation][1](x)
+
+    def head(self, x: Tensor, z: Tensor) -> Tensor:
+        """Turn the last product `z` into the output: norm, then residual with the input `x`, both `[..., d]`."""
+        if self.norm_weight is not None:
+            z = normalise(z)[0] * self.norm_weight
+        return x + z if self.residual else z
+
+    def head_backward(self, z: Tensor, grad: Tensor) -> Tensor:
+        """Carry `grad`, the gradient at the output, back to `z`, the last product; both `[..., d]`."""
+        if self.norm_weight is None:
+            return grad
+        unit, scale = normalise(z)
+        grad = grad * self.norm_weight
+        grad = grad - grad.mean(-1, keepdim=True) - unit * (grad * unit).mean(-1, keepdim=True)
+        return grad * scale
+
+    def __call__(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Read the memory: `x` `[B, H, N, d]` through weights `[B, H, d_in, d_out]`."""
+        z = x @ weights[0]
+        for w in weights[1:]:
+            z = self.sigma(z) @ w
+        return self.head(x, z)
+
+
+class Options(NamedTuple):
+    """How the memory learns: the choices of one call that are the same for every token.
+
+    Args:
+        network: the memory network.
+        rule: "chunk" or "token".
+        chunk_size: tokens per chunk.
+        surprise: compute the gradient norms (they are not differentiable).
+    """
+
+    network: Network
+    rule: str
+    chunk_size: int
+    surprise: bool
+
+
+def normalise(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Layer-normalise without scale.
+
+    Args:
+        z: `[..., d]`.
+
+    Returns:
+        The normalised tensor `[..., d]` and the reciprocal standard deviation `[..., 1]`.
+    """
+    centred = z - z.mean(-1, keepdim=True)
+    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + NORM_EPS)
+    return centred * scale, scale

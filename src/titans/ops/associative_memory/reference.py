@@ -1,0 +1,65 @@
+"""The online rule, token by token, by autograd: the oracle that every fast form must equal (semantics, section 1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from titans.ops.associative_memory.network import Options
+from titans.ops.associative_memory.state import AssociativeMemoryState
+
+
+def reference(
+    options: Options,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    theta: Tensor,
+    alpha: Tensor,
+    eta: Tensor,
+    mask: Tensor | None,
+    state: AssociativeMemoryState,
+) -> tuple[Tensor, Tensor | None, AssociativeMemoryState]:
+    """Read and write one token after the other; arguments and results as `titans.ops.associative_memory`."""
+    network, rule, chunk_size, return_surprise = options
+    weights, surprise, anchor = state.weights, state.surprise, state.anchor
+    batch, _, tokens, _ = q.shape
+    offset = torch.as_tensor(state.offset, device=q.device).expand(batch)
+    outputs, norms = [], []
+    for t in range(tokens):
+        key, value, query = k[:, :, t : t + 1], v[:, :, t : t + 1], q[:, :, t : t + 1]  # [B, H, 1, d]
+
+        def loss(w: list[Tensor], key: Tensor = key, value: Tensor = value) -> Tensor:
+            return (network(w, key) - value).square().sum()
+
+        gradient = torch.func.grad(loss)(weights if rule == "token" else anchor)
+        step, momentum = (gate[:, :, t, None, None] for gate in (theta, eta))
+        write = torch.ones(batch, dtype=torch.bool, device=q.device) if mask is None else mask[:, t]
+        rows = write[:, None, None, None]
+        new_surprise = [momentum * s - step * g for s, g in zip(surprise, gradient, strict=True)]
+        new_weights = [(1 - forget_gate(alpha[:, :, t], w)) * w + s for w, s in zip(weights, new_surprise, strict=True)]
+        surprise = [torch.where(rows, new, old) for new, old in zip(new_surprise, surprise, strict=True)]
+        weights = [torch.where(rows, new, old) for new, old in zip(new_weights, weights, strict=True)]
+
+        outputs.append(torch.where(rows, network(weights, query), 0.0))
+        norm = torch.stack([g.square().sum((-2, -1)) for g in gradient]).sum(0).sqrt().detach()  # [B, H]
+        norms.append(torch.where(write[:, None], norm, 0.0))
+        if rule == "token":
+            anchor = weights
+        else:
+            offset = (offset + write) % chunk_size
+            start = (write & (offset == 0))[:, None, None, None]
+            anchor = [torch.where(start, w, a) for w, a in zip(weights, anchor, strict=True)]
+    if rule == "chunk" and mask is None and isinstance(state.offset, int):
+        final_offset: int | Tensor = (state.offset + tokens) % chunk_size
+    else:
+        final_offset = offset if rule == "chunk" else state.offset
+    final = AssociativeMemoryState(weights, surprise, anchor, final_offset)
+    return torch.cat(outputs, 2), torch.stack(norms, 2) if return_surprise else None, final
+
+
+def forget_gate(alpha: Tensor, weights: Tensor) -> Tensor:
+    """Shape one token's gate, `[B, H]` or channel-wise `[B, H, c]`, to broadcast against `[B, H, d_in, d_out]`."""
+    if alpha.dim() == 2:
+        return alpha[:, :, None, None]
+    return alpha.repeat_interleave(weights.shape[-1] // alpha.shape[-1], -1).unsqueeze(-2)

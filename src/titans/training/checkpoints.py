@@ -1,0 +1,118 @@
+"""Checkpoints that show whether they are whole, and the memory state inside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch.utils import _pytree as pytree
+
+from titans.errors import TitansError
+from titans.ops.state import State
+
+_MANIFEST = "complete.json"
+
+
+def seal(checkpoint: Path) -> None:
+    """Force a finished checkpoint to disk, then write the manifest that marks it as whole.
+
+    Args:
+        checkpoint: the folder, with everything in it.
+    """
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != _MANIFEST]
+    for path in files:
+        _flush(path)
+    sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
+    unfinished = checkpoint / f"{_MANIFEST}.unfinished"
+    unfinished.write_text(json.dumps(sizes, indent=1))
+    _flush(unfinished)
+    unfinished.replace(checkpoint / _MANIFEST)
+
+
+def unseal(checkpoint: Path) -> None:
+    """Take back the mark of a checkpoint that is about to be written again."""
+    (checkpoint / _MANIFEST).unlink(missing_ok=True)
+
+
+def last_intact_checkpoint(output_dir: Path) -> Path | None:
+    """Find where training can go on, skipping what a crash left torn.
+
+    Args:
+        output_dir: the folder that holds `checkpoint-STEP` folders.
+
+    Returns:
+        The whole checkpoint of the largest step, or None.
+    """
+    found = [(int(match[1]), path) for path in output_dir.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]
+    return next((path for _, path in sorted(found, reverse=True) if _is_intact(path)), None)
+
+
+def save_state(path: Path, state: State) -> None:
+    """Write a state as safetensors: tensors by their place in the tree, integers in the metadata.
+
+    Args:
+        path: the file.
+        state: the state.
+    """
+    leaves = dict(enumerate(pytree.tree_leaves(state)))
+    tensors = {
+        str(i): leaf.detach().clone().contiguous() for i, leaf in leaves.items() if isinstance(leaf, torch.Tensor)
+    }
+    rest = {str(i): leaf for i, leaf in leaves.items() if not isinstance(leaf, torch.Tensor)}
+    save_file(tensors, path, metadata={"rest": json.dumps(rest)})
+
+
+def load_state(path: Path, like: State, device: torch.device) -> State:
+    """Read a state that `save_state` wrote.
+
+    Args:
+        path: the file.
+        like: a state of the same model and number of rows.
+        device: where the tensors go.
+
+    Returns:
+        The state.
+
+    Raises:
+        TitansError: the file is damaged or belongs to a state of other shapes.
+    """
+    expected, spec = pytree.tree_flatten(like)
+    leaves: list[Any] = [None] * len(expected)
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            for i, leaf in json.loads(file.metadata()["rest"]).items():
+                leaves[int(i)] = leaf
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                leaves[int(key)] = file.get_tensor(key)
+    except (SafetensorError, IndexError, KeyError, ValueError) as error:
+        raise TitansError(f"the memory state {path} does not belong to this model or is damaged ({error})") from error
+    for leaf, other in zip(leaves, expected, strict=True):
+        if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor) and leaf.shape != other.shape:
+            raise TitansError(
+                f"the memory state {path} holds a tensor {tuple(leaf.shape)} where this model and batch size "
+                f"need {tuple(other.shape)}"
+            )
+    state: State = pytree.tree_unflatten(leaves, spec)
+    return state
+
+
+_STEP = re.compile(r"checkpoint-(\d+)")
+
+
+def _is_intact(checkpoint: Path) -> bool:
+    try:
+        sizes = json.loads((checkpoint / _MANIFEST).read_text())
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

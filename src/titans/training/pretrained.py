@@ -1,0 +1,72 @@
+"""Load a trained model by folder or hub id, with one clear sentence where that fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load_config(name: str) -> Any:
+    """Load a model's configuration.
+
+    Args:
+        name: a model folder or a hub id.
+
+    Returns:
+        Its `TitansConfig`.
+
+    Raises:
+        TitansError: there is none, or it is that of another kind of model.
+    """
+    from transformers import AutoConfig
+
+    from titans.models.configuration import TitansConfig
+
+    path = Path(name)
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise TitansError(f"{name} holds no model: expected a folder with a config.json, as titans train leaves it")
+    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise TitansError(f'there is no model folder "{name}": expected a path or a hub id like owner/name')
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise TitansError(f'cannot load the model "{name}": {_first_line(error)}') from error
+    if not isinstance(config, TitansConfig):
+        raise TitansError(f'"{name}" is a {config.model_type} model, expected a Titans model')
+    return config
+
+
+def load_model(name: str) -> PreTrainedModel:
+    """Load a model, from safetensors only.
+
+    Args:
+        name: a model folder or a hub id.
+
+    Returns:
+        The model, on the CPU, for inference.
+
+    Raises:
+        TitansError: there is none, it is no Titans model, or its weights are missing or damaged.
+    """
+    from safetensors import SafetensorError
+
+    from titans.models.modeling import TitansForCausalLM
+
+    config = load_config(name)
+    try:
+        model: Any = TitansForCausalLM.from_pretrained(name, config=config, use_safetensors=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise TitansError(f'cannot load the weights of the model "{name}": {_first_line(error)}') from error
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

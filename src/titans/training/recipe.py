@@ -1,0 +1,240 @@
+"""One YAML file = one experiment: read it, apply overrides, and refuse what is misspelt at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from titans.data.corpora import HubSource, Source
+from titans.errors import TitansError
+
+
+@dataclasses.dataclass(frozen=True)
+class DataRecipe:
+    """What to read, and in which pieces.
+
+    Args:
+        train: files, folders, globs, hub ids or `{hub: ID, name: CONFIGURATION, split: SPLIT}`; one or a
+            list.
+        evaluation: the same for evaluation. Default: none.
+        sequence_length: tokens of one piece, the length that training back-propagates through. Default 512.
+        carry_state: whether the memory goes on from piece to piece of a long document. Default true.
+        text_field: the jsonl key or column that holds the text. Default "text".
+        max_tokens: stop reading the training data after this many tokens. Default: read everything.
+    """
+
+    train: tuple[Source, ...]
+    evaluation: tuple[Source, ...] = ()
+    sequence_length: int = 512
+    carry_state: bool = True
+    text_field: str = "text"
+    max_tokens: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """One experiment.
+
+    Args:
+        model: `TitansConfig` fields, or the path of a pretrained model to go on from.
+        data: what to read.
+        tokenizer: "bytes", or a tokenizer's path or hub id. Default "bytes"; a pretrained model's own if it
+            has one.
+        training: `transformers.TrainingArguments` fields.
+    """
+
+    model: Mapping[str, Any] | str
+    data: DataRecipe
+    tokenizer: str | None = None
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        path: the YAML file.
+        overrides: `key=value` with dots between the levels (`training.max_steps=100`), values read as YAML.
+
+    Returns:
+        The recipe. `training.output_dir` is `runs/` and the file's name unless it is given.
+
+    Raises:
+        TitansError: the file is unreadable or no YAML, a key is unknown (the nearest is suggested), or a
+            value has the wrong type.
+    """
+    content = _read_yaml(path)
+    for override in overrides:
+        _apply(content, override)
+    return parse_recipe(content, default_output_dir=f"runs/{path.stem}")
+
+
+def parse_recipe(content: Mapping[str, Any], *, default_output_dir: str) -> Recipe:
+    """Check the content of a recipe.
+
+    Args:
+        content: the sections, as YAML gives them.
+        default_output_dir: taken where `training.output_dir` is not given.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        TitansError: see `load_recipe`.
+    """
+    content = {key: value for key, value in content.items() if value is not None}
+    _check_keys(content, [field.name for field in dataclasses.fields(Recipe)], "")
+    _check_values(content, typing.get_type_hints(Recipe) | {"data": Mapping}, "")
+    for section in ("model", "data"):
+        if section not in content:
+            raise TitansError(f'the recipe has no "{section}" section')
+    model = content["model"]
+    if not isinstance(model, str):
+        model = dict(model)
+        fields, hints = _model_fields()
+        _check_keys(model, fields, "model.")
+        _check_values(model, hints, "model.")
+    training = {"output_dir": default_output_dir} | dict(content.get("training", {}))
+    fields, hints = _training_fields()
+    _check_keys(training, fields, "training.")
+    _check_values(training, hints, "training.")
+    return Recipe(model, _parse_data(content["data"]), content.get("tokenizer"), training)
+
+
+def _parse_data(section: Mapping[str, Any]) -> DataRecipe:
+    _check_keys(section, [field.name for field in dataclasses.fields(DataRecipe)], "data.")
+    if "train" not in section:
+        raise TitansError('the recipe has no "data.train": name a file, a folder, a glob or a hub id to train on')
+    values = dict(section)
+    for key in ("train", "evaluation"):
+        values[key] = _parse_sources(values.get(key) or [], f"data.{key}")
+    _check_values(values, typing.get_type_hints(DataRecipe) | dict.fromkeys(("train", "evaluation"), Any), "data.")
+    data = DataRecipe(**values)
+    if not data.train:
+        raise TitansError("data.train is empty: name a file, a folder, a glob or a hub id to train on")
+    for key in ("sequence_length", "max_tokens"):
+        value = getattr(data, key)
+        if value is not None and value < 1:
+            raise TitansError(f"data.{key} is {value}, expected at least 1")
+    return data
+
+
+def _parse_sources(value: object, key: str) -> tuple[Source, ...]:
+    if isinstance(value, str | Mapping):
+        value = [value]
+    if not isinstance(value, list):
+        raise TitansError(f"{key} is {value!r}, expected a path, a hub id, a mapping with hub: ID, or a list of them")
+    sources: list[Source] = []
+    for item in value:
+        if isinstance(item, Mapping) and "hub" in item:
+            _check_keys(item, [field.name for field in dataclasses.fields(HubSource)], f"{key}.")
+            _check_values(item, typing.get_type_hints(HubSource), f"{key}.")
+            sources.append(HubSource(**item))
+        elif isinstance(item, str):
+            sources.append(item)
+        else:
+            raise TitansError(f"{key} holds {item!r}, expected a path, a hub id or a mapping with hub: ID")
+    return tuple(sources)
+
+
+def _model_fields() -> tuple[list[str], Mapping[str, Any]]:
+    from titans.models.configuration import TitansConfig
+
+    hints = inspect.get_annotations(TitansConfig, eval_str=True)
+    return list(hints), hints
+
+
+def _training_fields() -> tuple[list[str], Mapping[str, Any]]:
+    from transformers import TrainingArguments
+
+    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+    return names, inspect.get_annotations(TrainingArguments, eval_str=True)
+
+
+def _check_keys(section: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
+    known = list(known)
+    for key in section:
+        if key in known:
+            continue
+        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+        hint = f'did you mean "{prefix}{near[0]}"?' if near else f"expected one of: {', '.join(sorted(known))}"
+        raise TitansError(f'unknown key "{prefix}{key}" in the recipe: {hint}')
+
+
+def _check_values(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: str) -> None:
+    for key, value in section.items():
+        hint = hints.get(key, Any)
+        if not _fits(value, hint):
+            raise TitansError(f"{prefix}{key} is {value!r} ({type(value).__name__}), expected {_spell(hint)}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a YAML value can be what the type hint says; hints beyond plain values accept everything."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    hint = typing.get_origin(hint) or hint
+    if hint is Mapping or hint is dict:
+        return isinstance(value, Mapping)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (str, bool, list, types.NoneType):
+        return isinstance(value, hint)
+    return True
+
+
+def _spell(hint: Any) -> str:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(_spell(option) for option in typing.get_args(hint) if option is not types.NoneType)
+    hint = typing.get_origin(hint) or hint
+    return str(getattr(hint, "__name__", hint))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: `4e-4` is a number, which YAML 1.1 reads as a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise TitansError(f"cannot read the recipe {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise TitansError(f"the recipe {path} is not UTF-8 text (byte {error.start})") from error
+    except yaml.YAMLError as error:
+        raise TitansError(f"the recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise TitansError(f"the recipe {path} holds no sections: expected model, tokenizer, data and training")
+    return content
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise TitansError(f'"{override}" is no override: expected key=value, for example training.max_steps=100')
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise TitansError(f'the value of "{override}" is not YAML: {" ".join(str(error).split())}') from error
+    *parents, last = key.split(".")
+    section = content
+    for depth, parent in enumerate(parents, start=1):
+        if not isinstance(section.setdefault(parent, {}), dict):
+            raise TitansError(f'"{override}": "{".".join(parents[:depth])}" is a value, not a section')
+        section = section[parent]
+    section[last] = value

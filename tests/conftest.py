@@ -1,0 +1,96 @@
+"""What all tests share: quiet, repeatable hypothesis, one thread, and comparisons that say how far off they are."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from torch.utils import _pytree as pytree
+
+settings.register_profile(
+    "titans",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=12,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("titans")
+torch.set_num_threads(1)
+
+
+def _distance(actual, expected):
+    """Largest difference, relative to the largest number that is expected (or to 0.01 if that is smaller)."""
+    actual, expected = (torch.as_tensor(x).double() for x in (actual, expected))
+    actual, expected = torch.broadcast_tensors(actual, expected)  # an offset for all rows, and one for each
+    if actual.numel() == 0:
+        return 0.0
+    assert actual.isfinite().all()
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=0.01))
+
+
+@pytest.fixture(scope="session")
+def close():
+    """Compare two trees of numbers: `close(actual, expected, tolerance)`."""
+
+    def close(actual, expected, tolerance, name=""):
+        mine, spec = pytree.tree_flatten_with_path(actual)
+        theirs, other = pytree.tree_flatten_with_path(expected)
+        assert spec == other, f"{name} differs in structure"
+        assert mine, f"{name} is empty: nothing was compared"
+        for (path, a), (_, b) in zip(mine, theirs, strict=True):
+            error = _distance(a, b)
+            assert error <= tolerance, f"{name}{pytree.keystr(path)} is off by {error:.2e}, more than {tolerance:.0e}"
+
+    return close
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Assert that two trees of numbers are equal bit for bit: `same(actual, expected)`."""
+
+    def same(actual, expected, name=""):
+        mine, spec = pytree.tree_flatten_with_path(actual)
+        theirs, other = pytree.tree_flatten_with_path(expected)
+        assert spec == other, f"{name} differs in structure"
+        for (path, a), (_, b) in zip(mine, theirs, strict=True):
+            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), f"{name}{pytree.keystr(path)} differs"
+
+    return same
+
+
+@pytest.fixture(scope="session")
+def scrambled():
+    """Give a module random parameters under which everything matters: memories that learn and forget, open gates.
+
+    Freshly initialised models hardly use their memories, and a test on them could not fail.
+    """
+    from titans.layers.neural_memory import FORGET_BIAS, NeuralMemory
+
+    def scrambled(module, seed=0, dtype=torch.float64, scale=0.6):
+        generator = torch.Generator().manual_seed(seed)
+        module = module.to(dtype).eval()
+        with torch.no_grad():
+            for p in module.parameters():
+                p.copy_(scale * torch.randn(p.shape, generator=generator, dtype=torch.float64))
+                if p.dim() == 1:
+                    p.add_(0.5)
+            for layer in module.modules():
+                if isinstance(layer, NeuralMemory) and layer.gate_sizes[2]:
+                    layer.gates.bias[-layer.gate_sizes[2] :] -= FORGET_BIAS + 2.5  # alpha around 0.1
+        return module
+
+    return scrambled
+
+
+@pytest.fixture(scope="session")
+def stream():
+    """Run a mixer or a model piece by piece: `stream(step, lengths)` with `step(start, stop, state) -> (y, state)`."""
+
+    def stream(step, lengths, state=None):
+        outputs, start = [], 0
+        for length in lengths:
+            y, state = step(start, start + length, state)
+            outputs.append(y)
+            start += length
+        return torch.cat(outputs, 1), state
+
+    return stream

@@ -1,0 +1,498 @@
+"""The parallel form equals the token-by-token rule: outputs, state and every gradient; the stream may be cut anywhere."""
+
+import gc
+import importlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from titans.ops import AssociativeMemoryState, associative_memory, initial_state
+
+EXACT = 1e-11
+
+CASES = {
+    "matrix": {"depth": 1},
+    "matrix-offset": {"depth": 1, "offset": 3, "residual": True, "norm": "head"},
+    "two-layers": {"depth": 2},
+    "published": {"depth": 2, "residual": True, "norm": "shared", "offset": 1},
+    "three-layers": {"depth": 3, "activation": "silu", "norm": "head", "offset": 2},
+    "four-layers": {"depth": 4, "residual": True, "norm": "shared", "chunk_size": 5},
+    "relu": {"depth": 3, "activation": "relu", "residual": True},
+    "one-token-chunks": {"depth": 2, "chunk_size": 1, "residual": True, "norm": "shared"},
+    "one-chunk": {"depth": 2, "chunk_size": 64, "offset": 60},
+    "inside-one-chunk": {"depth": 2, "chunk_size": 64, "offset": 7},
+    "channels": {"depth": 2, "hidden": 8, "channels": 4, "norm": "head", "offset": 3},
+    "two-channels": {"depth": 3, "hidden": 6, "channels": 2, "residual": True},
+    "masked": {"depth": 2, "masked": True, "norm": "shared", "residual": True},
+    "masked-offset": {"depth": 3, "masked": True, "offset": 3},
+    "masked-channels": {"depth": 1, "masked": True, "offset": 2, "channels": 4},
+    "token": {"rule": "token", "depth": 1},
+    "token-residual": {"rule": "token", "depth": 1, "residual": True, "chunk_size": 5},
+    "token-channels": {"rule": "token", "depth": 1, "channels": 4},
+    "token-two-channels": {"rule": "token", "depth": 1, "channels": 2, "masked": True},
+    "token-masked": {"rule": "token", "depth": 1, "masked": True},
+    "token-one": {"rule": "token", "depth": 1, "chunk_size": 1},
+}
+cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+
+
+@st.composite
+def options(draw, **fixed):
+    """Any legal combination of shapes and options."""
+    rule = draw(st.sampled_from(("chunk", "chunk", "token")))
+    depth = 1 if rule == "token" else draw(st.integers(1, 4))
+    chunk_size = draw(st.integers(1, 6))
+    return {
+        "rule": rule,
+        "depth": depth,
+        "chunk_size": chunk_size,
+        "batch": draw(st.integers(1, 3)),
+        "heads": draw(st.integers(1, 2)),
+        "tokens": draw(st.integers(1, 14)),
+        "width": 4,
+        "hidden": draw(st.sampled_from((4, 8))),
+        "offset": 0 if rule == "token" else draw(st.integers(0, chunk_size - 1)),
+        "activation": draw(st.sampled_from(("gelu", "silu", "relu"))),
+        "residual": draw(st.booleans()),
+        "norm": None if rule == "token" else draw(st.sampled_from((None, "shared", "head"))),
+        "channels": draw(st.sampled_from((None, 2, 4))),
+        "masked": draw(st.booleans()),
+        "seed": draw(st.integers(0, 9)),
+        **fixed,
+    }
+
+
+# The reference ---------------------------------------------------------------------------------------------
+
+
+@cases
+def test_chunked_equals_reference(make_case, close, options):
+    case = make_case(**options)
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+
+
+@settings(max_examples=25)
+@given(options())
+def test_chunked_equals_reference_for_any_shapes(make_case, close, options):
+    case = make_case(**options)
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+
+
+@pytest.mark.parametrize("name", ["published", "four-layers", "masked-offset", "channels", "token", "token-channels"])
+def test_float32_is_close_to_the_float64_reference(make_case, close, name):
+    # Smaller steps than elsewhere, since large ones make the numbers themselves sensitive to rounding.
+    options = {**CASES[name], "hidden": 16, "width": 8, "step": 0.05}
+    single = make_case(**options, dtype=torch.float32).gradients()
+    double = make_case(**options).gradients(implementation="reference")
+    assert single[0].dtype == torch.float32
+    assert {x.dtype for x in single[1].tensors() if x.is_floating_point()} == {torch.float32}
+    close(single, double, 1e-4)
+
+
+@pytest.mark.parametrize("rule", ["chunk", "token"])
+@pytest.mark.parametrize("gates", [{"alpha": 0}, {"alpha": 1}, {"eta": 0}, {"eta": 1}, {"theta": 0},
+                                   {"alpha": 0, "eta": 0}, {"alpha": 1, "eta": 0}, {"alpha": 0, "eta": 1},
+                                   {"alpha": 1, "eta": 1}], ids=str)  # fmt: skip
+def test_gates_of_exactly_0_and_1(make_case, close, rule, gates):
+    """Their gradients too: a coefficient that is 0 may still have a slope."""
+    case = make_case(rule=rule, depth=1 if rule == "token" else 2, offset=0 if rule == "token" else 1, norm=None)
+    for name, value in gates.items():
+        case.inputs[name] = torch.full_like(case.inputs[name], value)
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+
+
+@given(st.integers(0, 2**16), st.sampled_from(("chunk", "token")), st.sampled_from((None, 2)))
+def test_gates_of_0_and_1_here_and_there(make_case, close, seed, rule, channels):
+    case = make_case(rule=rule, depth=1 if rule == "token" else 2, hidden=4, channels=channels)
+    generator = torch.Generator().manual_seed(seed)
+    for name in ("theta", "alpha", "eta"):
+        gate = case.inputs[name]
+        kind = torch.randint(0, 3, gate.shape, generator=generator)
+        case.inputs[name] = torch.where(kind == 0, 0.0, torch.where(kind == 1, 1.0, gate))
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+
+
+def test_gates_near_0_and_1_lose_no_precision(make_case, close):
+    """Products of many tiny factors must not be differences of large logarithms."""
+    case = make_case(tokens=40, chunk_size=40, depth=1)
+    case.inputs["alpha"][:] = 1 - 1e-9
+    case.inputs["eta"][:] = 1e-9
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+
+
+@pytest.mark.parametrize("rule", ["chunk", "token"])
+def test_second_derivatives(make_case, rule):
+    """The op is differentiable twice: outer loops may themselves be trained through."""
+    case = make_case(batch=1, heads=1, tokens=4, width=2, hidden=2, chunk_size=3, depth=1 if rule == "token" else 2,
+                     rule=rule, norm=None if rule == "token" else "shared")  # fmt: skip
+    flat = torch.utils._pytree.tree_leaves(case.leaves())
+
+    def run(*_):
+        y, state = case.run()
+        return y, state.weights[0], state.surprise[-1]
+
+    assert torch.autograd.gradgradcheck(run, flat, fast_mode=True)
+
+
+# Independent recurrences -----------------------------------------------------------------------------------
+
+
+def gated_delta_rule(q, k, v, beta, alpha, state):
+    """Plain loops, row vectors: the error is read before the decay."""
+    outputs = []
+    for t in range(q.shape[2]):
+        query, key, value = (x[:, :, t].unsqueeze(-2) for x in (q, k, v))
+        step, keep = beta[:, :, t, None, None], 1 - alpha[:, :, t]
+        keep = keep[:, :, None, None] if keep.dim() == 2 else keep.unsqueeze(-2)
+        state = keep * state - step * key.mT @ (key @ state - value)
+        outputs.append(query @ state)
+    return torch.cat(outputs, -2), state
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("forget", ["none", "scalar", "channelwise"])
+def test_without_momentum_the_token_rule_is_the_delta_rule(make_case, close, forget, dtype, tolerance):
+    case = make_case(rule="token", depth=1, tokens=50, chunk_size=16, channels=4 if forget == "channelwise" else None)
+    beta = torch.rand(2, 2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    alpha = torch.zeros(2, 2, 50, dtype=torch.float64) if forget == "none" else case.inputs["alpha"]
+    start = case.state.weights[0]
+    case.inputs |= {"theta": beta / 2, "alpha": alpha, "eta": torch.zeros_like(beta)}
+    case.state = initial_state([start])
+    expected = gated_delta_rule(case.inputs["q"], case.inputs["k"], case.inputs["v"], beta, alpha, start)
+    y, state = case.to(dtype).run()
+    close((y, state.weights[0]), expected, tolerance)
+
+
+def test_the_online_rule_written_out(make_case, close):
+    """Two layers, residual and norm, momentum and decay, by hand-made loops that share nothing with the package."""
+    case = make_case(batch=1, heads=1, tokens=11, chunk_size=4, residual=True, norm="shared")
+    q, k, v, theta, alpha, eta = (x[0, 0] for x in case.inputs.values())
+    scale = case.norm_weight
+
+    def network(w1, w2, x):
+        z = torch.nn.functional.gelu(x @ w1) @ w2
+        return x + torch.nn.functional.layer_norm(z, z.shape, eps=1e-6) * scale
+
+    w = [x[0, 0] for x in case.state.weights]
+    s = [torch.zeros_like(x) for x in w]
+    expected = []
+    for t in range(11):
+        if t % 4 == 0:
+            anchor = w
+        ws = [x.clone().requires_grad_() for x in anchor]
+        gradient = torch.autograd.grad((network(*ws, k[t]) - v[t]).square().sum(), ws)
+        s = [eta[t] * a - theta[t] * g for a, g in zip(s, gradient, strict=True)]
+        w = [(1 - alpha[t]) * a + b for a, b in zip(w, s, strict=True)]
+        expected.append(network(*w, q[t]))
+    for implementation in ("chunked", "reference"):
+        y, state = case.run(state=initial_state(case.state.weights), implementation=implementation)
+        close(y[0, 0], torch.stack(expected), 1e-12)
+        close([x[0, 0] for x in state.weights], w, 1e-12)
+        close([x[0, 0] for x in state.surprise], s, 1e-12)
+
+
+def test_token_rule_is_the_chunk_rule_with_chunks_of_one(make_case, close):
+    case = make_case(depth=1, chunk_size=1, residual=True)
+    case.state = initial_state(case.state.weights)
+    y, state = case.run()
+    for chunk_size in (1, 3, 5, 64):  # under the token rule, a matter of speed only
+        other, final = case.run(rule="token", chunk_size=chunk_size)
+        close((other, final.weights, final.surprise), (y, state.weights, state.surprise), 1e-12)
+
+
+def test_chunk_size_matters_under_the_chunk_rule(make_case):
+    case = make_case(depth=1)
+    assert not torch.allclose(case.run(chunk_size=4)[0], case.run(chunk_size=5)[0])
+
+
+# One stream, cut anywhere ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(options(), st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_any_split_equals_one_call(make_case, close, stream, options, lengths):
+    options = {**options, "tokens": sum(lengths)}
+    case = make_case(**options)
+    whole = case.run()
+
+    def step(start, stop, state):
+        y, state = case.run(start, stop, state)
+        return y.transpose(1, 2), state
+
+    for pieces in (lengths, [1] * sum(lengths)):
+        y, state = stream(step, pieces)
+        close((y.transpose(1, 2), state), whole, 1e-12)
+
+
+@given(options(masked=True, batch=3))
+def test_padding_anywhere_is_a_no_op(make_case, close, same, options):
+    """Every row equals the call on its tokens alone, whatever stands at the padding."""
+    case = make_case(**options)
+    y, state = case.run()
+    assert not y.isnan().any()
+    assert (y.transpose(1, 2)[~case.mask] == 0).all()
+    garbage = {name: torch.where(case.mask.view(3, 1, -1, *[1] * (x.dim() - 3)), x, 1e3)
+               for name, x in case.inputs.items()}  # fmt: skip
+    same(case.run(**garbage), (y, state))
+    for row in range(3):
+        here = case.mask[row]
+        start = case.state.select(torch.tensor([row]))
+        if not here.any():
+            close(state.select(torch.tensor([row])), start, 0.0)
+            continue
+        alone = {name: x[row : row + 1, :, here] for name, x in case.inputs.items()}
+        expected, final = associative_memory(**alone, state=start, norm_weight=case.norm_weight, **case.options)
+        close(y[row : row + 1, :, here], expected, 1e-12)
+        close(state.select(torch.tensor([row])), final, 1e-12)
+
+
+def test_ragged_rows_go_on(make_case, close):
+    """After pieces of different lengths the rows stand at different places of their chunks."""
+    case = make_case(batch=3, tokens=21, chunk_size=4)
+    lengths = [[3, 5, 2, 1], [1, 0, 6, 1], [7, 2, 2, 1]]
+    state, read, outputs = initial_state(case.state.weights), [0, 0, 0], [[], [], []]
+    for piece in range(4):
+        size = max(row[piece] for row in lengths)
+        mask = torch.zeros(3, size, dtype=torch.bool)
+        inputs = {name: torch.zeros(*x.shape[:2], size, *x.shape[3:], dtype=x.dtype) for name, x in case.inputs.items()}
+        for row in range(3):
+            n = lengths[row][piece]
+            mask[row, size - n :] = True  # padding on the left
+            for name, x in case.inputs.items():
+                inputs[name][row, :, size - n :] = x[row, :, read[row] : read[row] + n]
+            read[row] += n
+        y, state = associative_memory(**inputs, state=state, mask=None if mask.all() else mask, **case.options)
+        for row in range(3):
+            outputs[row].append(y[row, :, mask[row]])
+    assert torch.equal(state.offset, torch.tensor(read) % 4)
+    for row in range(3):
+        start = initial_state(case.state.weights).select(torch.tensor([row]))
+        expected, final = case.run(0, read[row], start, rows=slice(row, row + 1))
+        close(torch.cat(outputs[row], 1), expected[0], 1e-12)
+        close(state.select(torch.tensor([row])), final, 1e-12)
+
+
+@cases
+def test_causal(make_case, same, options):
+    """A changed token changes nothing before it, exactly, and its own output and the state after it."""
+    case = make_case(**{**options, "masked": False})
+    y, state = case.run()
+    for p in (0, 3, 4, 9):
+        for name, x in case.inputs.items():
+            other = x.clone()
+            other[:, :, p] = other[:, :, p] * 0.5 + 0.1
+            changed, final = case.run(**{name: other})
+            same(changed[:, :, :p], y[:, :, :p], name)
+            assert (changed[:, :, p] != y[:, :, p]).any(), f"{name} at {p} does nothing"
+            if name == "q":
+                same(final, state)
+                same(changed[:, :, p + 1 :], y[:, :, p + 1 :])
+            else:
+                for t in range(p + 1, y.shape[2]):
+                    assert (changed[:, :, t] != y[:, :, t]).any(), f"{name} at {p} is forgotten at {t}"
+                assert not torch.equal(final.weights[0], state.weights[0])
+
+
+@cases
+def test_rows_and_heads_are_independent(make_case, same, options):
+    case = make_case(**options)
+    y, state = case.run()
+    changed, final = case.run(**{name: torch.cat([x[:1], x[1:] * 0.5]) for name, x in case.inputs.items()})
+    same((changed[:1], final.select(torch.tensor([0]))), (y[:1], state.select(torch.tensor([0]))))
+    changed, _ = case.run(**{name: torch.cat([x[:, :1], x[:, 1:] * 0.5], 1) for name, x in case.inputs.items()})
+    same(changed[:, :1], y[:, :1])
+    assert not torch.equal(changed[:, 1:], y[:, 1:])
+
+
+@cases
+def test_the_input_state_is_not_modified(make_case, same, options):
+    case = make_case(**options)
+    before = case.state.clone()
+    first = case.run()
+    same(case.state, before)
+    same(case.run(), first)
+
+
+def test_unbatched_weights_serve_all_rows(make_case, close):
+    case = make_case()
+    weights = [w[0] for w in case.state.weights]
+    one = case.run(state=initial_state(weights))
+    close(one, case.run(state=initial_state([w.expand(2, -1, -1, -1) for w in weights])), 0.0)
+    close(one, case.run(state=initial_state(weights, batch_size=2)), 0.0)
+
+
+# Surprise --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["published", "three-layers", "masked-offset", "token", "token-channels"])
+def test_surprise_is_the_gradient_norm(make_case, close, name):
+    case = make_case(**CASES[name])
+    y, state, surprise = case.run(return_surprise=True)
+    close((y, state), case.run(), 0.0)
+    *_, expected = case.run(return_surprise=True, implementation="reference")
+    close(surprise, expected, EXACT)
+    assert (surprise > 0).any()
+    assert not surprise.requires_grad
+
+
+def test_surprise_of_a_matrix_written_out(make_case, close):
+    """||grad ||kW - v||^2|| = 2 |k| |kW - v|."""
+    case = make_case(depth=1, tokens=1)
+    *_, surprise = case.run(return_surprise=True)
+    k, v = case.inputs["k"], case.inputs["v"]
+    expected = 2 * k.norm(dim=-1) * (k @ case.state.anchor[0] - v).norm(dim=-1)
+    close(surprise, expected, 1e-12)
+
+
+# Memory and precision --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["chunk", "token"])
+def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, rule):
+    case = make_case(rule=rule, depth=1 if rule == "token" else 2, tokens=170, chunk_size=4, offset=0 if rule == "token" else 3)
+    recomputed = case.gradients()
+    module = importlib.import_module("titans.ops.associative_memory.chunked")
+    monkeypatch.setattr(module, "group_size", lambda chunks: chunks)
+    close(recomputed, case.gradients(), 1e-12)
+
+
+def live_bytes():
+    """Bytes of all tensors that anything holds on to."""
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    return sum(storages.values())
+
+
+def kept_bytes(make_case, chunks):
+    """Bytes that one call on so many chunks keeps for its backward, and the bytes of one state."""
+    case = make_case(batch=1, heads=1, width=16, hidden=64, tokens=2 * chunks, chunk_size=2, dtype=torch.float32)
+    case.leaves()
+    before = live_bytes()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):  # makes saved tensors Python objects
+        result = case.run()
+    kept = live_bytes() - before
+    assert result[0].requires_grad
+    return kept, case.state.nbytes
+
+
+def test_training_memory_grows_far_slower_than_a_state_per_chunk(make_case, monkeypatch):
+    short, state = kept_bytes(make_case, 64)
+    long, _ = kept_bytes(make_case, 1024)
+    assert 15 * state < long < 1024 * state / 20
+    assert long < 16 * short / 2.5  # 16 times the tokens, 4 times the states
+    module = importlib.import_module("titans.ops.associative_memory.chunked")
+    monkeypatch.setattr(module, "group_size", lambda chunks: chunks)
+    assert kept_bytes(make_case, 64)[0] > 64 * state / 2  # without recomputation the measure sees every state
+
+
+def test_half_precision_inputs_leave_the_state_in_float32(make_case, close):
+    case = make_case(dtype=torch.float32, norm="shared", residual=True)
+    half = {name: x.bfloat16() for name, x in case.inputs.items()}
+    y, state = case.run(**half)
+    assert y.dtype == torch.bfloat16
+    assert {x.dtype for x in state.tensors()} == {torch.float32}
+    expected, final = case.run(**{name: x.float() for name, x in half.items()})
+    close(state, final, 0.0)
+    close(y, expected, 0.01)
+    with torch.autocast("cpu", torch.bfloat16):
+        close(case.run(), make_case(dtype=torch.float32, norm="shared", residual=True).run(), 0.0)
+
+
+def test_half_precision_weights_are_widened():
+    state = initial_state([torch.randn(2, 4, 4).bfloat16()])
+    assert state.weights[0].dtype == state.surprise[0].dtype == torch.float32
+
+
+# Bad input -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("change", [
+    ("q", lambda x: x[:, :, :, :3], "q has shape"),
+    ("q", lambda x: x[0], "q has shape"),
+    ("q", lambda x: x[:, :1], "q has shape"),
+    ("k", lambda x: x[:, :, :-1], "k has shape"),
+    ("k", lambda x: x[:1], "k has shape"),
+    ("v", lambda x: x[..., :-1], "v has shape"),
+    ("theta", lambda x: x.unsqueeze(-1), "theta has shape"),
+    ("theta", lambda x: x[:, :, :-1], "theta has shape"),
+    ("eta", lambda x: x[:, :1], "eta has shape"),
+    ("alpha", lambda x: x[..., :1].squeeze(-1), "alpha has shape"),
+    ("alpha", lambda x: x[..., None, None].expand(-1, -1, -1, 2, 2), "alpha has shape"),
+    ("alpha", lambda x: x.unsqueeze(-1).expand(-1, -1, -1, 3), "alpha has 3 channels"),
+])  # fmt: skip
+def test_wrong_shapes(make_case, change):
+    name, spoil, message = change
+    case = make_case()
+    case.inputs[name] = spoil(case.inputs[name])
+    with pytest.raises(ValueError, match=message):
+        associative_memory(**case.inputs, state=case.state, **case.options)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"chunk_size": 0}, "chunk_size=0"),
+    ({"chunk_size": -3}, "chunk_size=-3"),
+    ({"rule": "online"}, "rule='online'"),
+    ({"activation": "tanh"}, "activation='tanh'"),
+    ({"implementation": "magic"}, "implementation='magic'"),
+    ({"rule": "token"}, "rule='token'"),
+    ({"norm_weight": torch.ones(3)}, "norm_weight has shape"),
+    ({"norm_weight": torch.ones(3, 4)}, "norm_weight has shape"),
+    ({"mask": torch.ones(2, 13)}, "mask has dtype"),
+    ({"mask": torch.ones(2, 12, dtype=torch.bool)}, "mask has shape"),
+    ({"mask": torch.ones(13, dtype=torch.bool)}, "mask has shape"),
+])  # fmt: skip
+def test_wrong_options(make_case, changes, message):
+    case = make_case()
+    with pytest.raises(ValueError, match=message):
+        associative_memory(**case.inputs, state=case.state, **{**case.options, **changes})
+
+
+def test_token_rule_refuses_a_norm(make_case):
+    case = make_case(rule="token", depth=1, norm="shared")
+    with pytest.raises(ValueError, match="norm_weight=None"):
+        case.run()
+
+
+def test_no_tokens(make_case):
+    with pytest.raises(ValueError, match="no tokens"):
+        make_case().run(0, 0)
+
+
+def test_residual_needs_equal_widths(make_case):
+    case = make_case(depth=1)
+    case.inputs["v"] = case.inputs["v"][..., :3]
+    case.state = initial_state([case.state.weights[0][..., :3]])
+    case.run()
+    with pytest.raises(ValueError, match="residual=True"):
+        case.run(residual=True)
+
+
+def test_state_of_another_configuration(make_case):
+    case = make_case()
+    with pytest.raises(ValueError, match="from q and the state"):
+        case.run(state=make_case(width=3).state)
+    with pytest.raises(ValueError, match="state holds 3 rows"):
+        case.run(state=make_case(batch=3).state)
+    with pytest.raises(ValueError, match="chunk_size=4"):
+        case.run(state=make_case(offset=5).state)
+    state = make_case().state
+    with pytest.raises(ValueError, match="chunk_size=4"):
+        case.run(state=AssociativeMemoryState(state.weights, state.surprise, state.anchor, torch.tensor([0, 50])))
+
+
+@pytest.mark.parametrize(("weights", "message"), [
+    ([], "weights is empty"),
+    ([torch.ones(4, 4)], r"weights\[0\] has shape"),
+    ([torch.ones(2, 4, 5), torch.ones(2, 4, 5)], r"does not feed weights\[1\]"),
+    ([torch.ones(2, 4, 5), torch.ones(3, 5, 4)], r"does not feed weights\[1\]"),
+])  # fmt: skip
+def test_weights_that_make_no_network(weights, message):
+    with pytest.raises(ValueError, match=message):
+        initial_state(weights)
+
+
+def test_batch_size_that_does_not_fit_the_weights():
+    with pytest.raises(ValueError, match="batch_size=3"):
+        initial_state([torch.ones(2, 1, 4, 4)], batch_size=3)
