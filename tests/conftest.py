@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 
 def _distance(actual, expected):
     """Largest difference, relative to the largest number that is expected (or to 0.01 if that is smaller)."""
-    actual, expected = (torch.as_tensor(x).double() for x in (actual, expected))
+    actual, expected = (torch.as_tensor(x).detach().double() for x in (actual, expected))
     actual, expected = torch.broadcast_tensors(actual, expected)  # an offset for all rows, and one for each
     if actual.numel() == 0:
         return 0.0

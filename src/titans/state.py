@@ -15,16 +15,12 @@ class NeuralMemoryState(State):
 
     Args:
         memory: the associative memory.
-        query_tail: last inputs of the queries' convolution `[B, 3, D]`; None without convolution.
-        key_tail: the same of the keys.
-        value_tail: the same of the values.
+        tail: last inputs of the short convolutions, of queries, keys and values, `[B, 3, 3 D]`; None without.
         gates: gates of the current chunk `[B, G]`, where a chunk shares them; None otherwise.
     """
 
     memory: AssociativeMemoryState
-    query_tail: Tensor | None
-    key_tail: Tensor | None
-    value_tail: Tensor | None
+    tail: Tensor | None
     gates: Tensor | None
 
 
@@ -55,7 +51,7 @@ class MemoryAsContextState(State):
     Args:
         memory: the memory as of the last token.
         context: the memory's weights as the last segment left them, L tensors `[B, H, d_in, d_out]`.
-        query_tail: last inputs of the retrieval's convolution; None without convolution.
+        query_tail: last inputs of the retrieval's convolution, `[B, 3, D]`; None without.
         keys: keys of the current segment's retrieved and own tokens, `[B, H, R + S, d]`.
         values: their values.
         offset: tokens read of the current segment: one integer, or int64 `[B]`.

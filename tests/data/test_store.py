@@ -56,6 +56,7 @@ def test_changed_data_rebuilds_or_is_refused(tmp_path, corpus, change):
 def test_a_failure_leaves_the_old_store(tmp_path, corpus):
     build_store(tmp_path / "store", [corpus], BYTES)
     (corpus / "c.txt").write_bytes(b"\xff")
+    (tmp_path / "store.unfinished").mkdir()  # as a killed call leaves it
     with pytest.raises(TitansError, match="not UTF-8"):
         build_store(tmp_path / "store", [corpus], BYTES)
     assert len(TokenStore.open(tmp_path / "store")) == 2

@@ -1,7 +1,10 @@
 """Random inputs of the associative memory."""
 
+import itertools
+
 import pytest
 import torch
+
 from titans.ops import AssociativeMemoryState
 
 INPUTS = ("q", "k", "v", "theta", "alpha", "eta")
@@ -40,7 +43,7 @@ class Case:
             return torch.rand(shape, generator=generator, dtype=torch.float64)
 
         widths = [width, *[hidden] * (depth - 1), width]
-        shapes = [(batch, heads, i, o) for i, o in zip(widths, widths[1:], strict=False)]
+        shapes = [(batch, heads, i, o) for i, o in itertools.pairwise(widths)]
         gates = (batch, heads, tokens)
         self.inputs = {
             "q": normal(*gates, width),

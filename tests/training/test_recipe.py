@@ -38,6 +38,7 @@ def test_overrides(path):
             "training.max_steps=7",
             "training.learning_rate=1e-3",
             "training.lr_scheduler_kwargs.min_lr=1e-5",
+            "training.save_strategy=no",
             "model=some/folder",
             "tokenizer=other/one",
             "data.carry_state=false",
@@ -47,6 +48,7 @@ def test_overrides(path):
     )
     assert recipe.training["max_steps"] == 7
     assert recipe.training["learning_rate"] == 1e-3
+    assert recipe.training["save_strategy"] == "no"
     assert recipe.training["lr_scheduler_kwargs"] == {"min_lr": 1e-5}
     assert (recipe.model, recipe.tokenizer, recipe.data.carry_state) == ("some/folder", "other/one", False)
     assert recipe.data.train == ("a.txt", HubSource("owner/name", "small"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from titans.cli import evaluate, generate, info, train
+from titans.cli import demo, evaluate, generate, info, train
 from titans.errors import TitansError
 
 
@@ -24,9 +25,10 @@ class _Door(TyperGroup):
         except BrokenPipeError:
             raise  # the reader of our output has gone: typer ends quietly
         except OSError as error:
-            if error.filename is None:
+            if error.filename is None and error.errno != errno.ENOSPC:
                 raise
-            _leave(f"error: {error.filename}: {error.strerror}", 2, error)
+            where = "" if error.filename is None else f"{error.filename}: "
+            _leave(f"error: {where}{error.strerror}", 2, error)
         except KeyboardInterrupt as error:
             _leave(f"\n{error}" if str(error) else "\ninterrupted", 130, error)
 
@@ -46,6 +48,7 @@ app = typer.Typer(
     help="Titans: language models that learn to memorize at test time.",
     epilog="Start with: titans train recipes/tiny-cpu.yaml",
 )
+app.command()(demo.demo)
 app.command()(train.train)
 app.command()(generate.generate)
 app.add_typer(evaluate.app, name="evaluate")

@@ -113,7 +113,10 @@ def continue_text(
 
 def _blocks(prompt: str | None, file: Path | None) -> Iterable[str]:
     if file is None:
-        return [prompt or ""]
+        text = prompt or ""
+        if any("\ud800" <= character <= "\udfff" for character in text):  # how Python marks bytes it cannot decode
+            raise TitansError("the prompt is not UTF-8 text: check the encoding of the terminal")
+        return [text]
     from titans.data.corpora import text_blocks
 
     return text_blocks(file)

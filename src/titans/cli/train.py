@@ -12,7 +12,7 @@ def train(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The experiment: see recipes/.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Replace values of the recipe; dots between the levels."),
+        typer.Argument(metavar="KEY=VALUE", help="Replace values of the recipe; dots between the levels."),
     ] = None,
 ) -> None:
     """Train a model as a recipe says, or go on from its last checkpoint.
@@ -33,8 +33,4 @@ def train(
     from titans.training import run
 
     silence_loading()
-    result = run.train(checked, report=typer.echo)
-    if result.losses:
-        typer.echo(f"training loss at the end: {result.losses[max(result.losses)]:.4f} nats/token")
-    typer.echo(f"saved: {result.folder}")
-    typer.echo(f'next: titans generate {result.folder} --prompt "Once"')
+    run.train(checked, report=typer.echo)

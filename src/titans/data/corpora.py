@@ -58,18 +58,16 @@ def documents(
     sources: Source | Sequence[Source],
     *,
     text_field: str = "text",
-    opened: Callable[[Path], None] | None = None,
 ) -> Iterator[Document]:
     """Read documents from one source or several, one after the other, in a fixed order.
 
-    A text file of any suffix is one document; a folder gives its files, recursively, without hidden ones; a
+    A text file of any suffix is one document; a folder gives its files, recursively, without hidden ones and caches; a
     glob gives the files it matches (`**` recurses). A line of a .jsonl file and a row of a .parquet file are
     one document each. A string "owner/name" that is no path is a hub id. Empty documents are skipped.
 
     Args:
         sources: files, folders, globs, hub ids or `HubSource`s.
         text_field: the jsonl key or the column that holds the text. Default "text".
-        opened: called with every local file before it is read. Default: nothing.
 
     Yields:
         The documents.
@@ -80,7 +78,7 @@ def documents(
     """
     for source in [sources] if isinstance(sources, str | os.PathLike | HubSource) else sources:
         empty = True
-        for document in _read(source, text_field, opened):
+        for document in _read(source, text_field):
             empty = False
             yield document
         if empty:
@@ -149,20 +147,18 @@ def text_blocks(path: Path) -> Iterator[str]:
 def _files_below(folder: Path) -> list[Path]:
     files = []
     for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         files += [Path(root, name) for name in sorted(names) if not name.startswith(".")]
     return files
 
 
-def _read(source: Source, text_field: str, opened: Callable[[Path], None] | None) -> Iterator[Document]:
+def _read(source: Source, text_field: str) -> Iterator[Document]:
     files = local_files(source)
     if files is None:
         hub = source if isinstance(source, HubSource) else HubSource(str(source))
         yield from _hub_documents(hub, text_field)
         return
     for path in files:
-        if opened is not None:
-            opened(path)
         try:
             yield from _file_documents(path, text_field)
         except OSError as error:

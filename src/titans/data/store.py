@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from titans.data.corpora import Document, Source, documents, local_files
-from titans.data.tokenizers import encode, largest_id
+from titans.data.tokenizers import encode_batch, largest_id, text_blocks
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerBase
+
+
+_BATCH_CHARACTERS = 1 << 22
 
 
 class TokenStore:
@@ -101,7 +103,8 @@ def build_store(
             f"the data or the tokenizer changed since {folder} was made, and training cannot go on with "
             "other data: restore the data, or choose another training.output_dir"
         )
-    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}.unfinished")
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier call that was killed
     unfinished.mkdir(parents=True)
     try:
         read = documents(sources, text_field=text_field)
@@ -114,15 +117,6 @@ def build_store(
     return TokenStore.open(folder)
 
 
-def document_ids(tokenizer: PreTrainedTokenizerBase, document: Document) -> Iterable[list[int]]:
-    """The token ids of one document as training sees them, in consecutive lists: bos, text, eos."""
-    if tokenizer.bos_token_id is not None:
-        yield [tokenizer.bos_token_id]
-    yield from encode(tokenizer, document.blocks())
-    if tokenizer.eos_token_id is not None:
-        yield [tokenizer.eos_token_id]
-
-
 def _write_tokens(
     folder: Path,
     read: Iterable[Document],
@@ -130,21 +124,55 @@ def _write_tokens(
     max_tokens: int | None,
     progress: Callable[[int], None] | None,
 ) -> str:
+    """Write tokens.bin and offsets.npy; returns the type of the tokens."""
     dtype = "uint16" if largest_id(tokenizer) < 1 << 16 else "uint32"
-    offsets = [0]
+    offsets, total = [0], 0
     with (folder / "tokens.bin").open("wb") as file:
-        for document in read:
-            total = offsets[-1]
-            for ids in document_ids(tokenizer, document):
-                file.write(np.array(ids, dtype=dtype).tobytes())
-                total += len(ids)
-                if progress is not None:
-                    progress(len(ids))
-            offsets.append(total)
-            if max_tokens is not None and total >= max_tokens:
-                break
+        for ids, last in _encoded(read, tokenizer):
+            file.write(np.array(ids, dtype=dtype).tobytes())
+            total += len(ids)
+            if progress is not None:
+                progress(len(ids))
+            if last:
+                offsets.append(total)
+                if max_tokens is not None and total >= max_tokens:
+                    break
     np.save(folder / "offsets.npy", np.array(offsets, dtype=np.int64))
     return dtype
+
+
+def _encoded(read: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[list[int], bool]]:
+    """Yield consecutive token ids, and whether they end a document."""
+    bos, eos = ([] if i is None else [i] for i in (tokenizer.bos_token_id, tokenizer.eos_token_id))
+    for batch in _batches(read):
+        encoded = encode_batch(tokenizer, [text for text, _, _ in batch])
+        for ids, (_, first, last) in zip(encoded, batch, strict=True):
+            yield [*(bos if first else []), *ids, *(eos if last else [])], last
+
+
+def _batches(read: Iterable[Document]) -> Iterator[list[tuple[str, bool, bool]]]:
+    """Gather blocks to be encoded together, each with whether it is the first and the last of its document."""
+    batch, size = [], 0
+    for document in read:
+        for entry in _marked(text_blocks(document.blocks())):
+            batch.append(entry)
+            size += len(entry[0])
+            if size > _BATCH_CHARACTERS:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _marked(blocks: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
+    first, held = True, None
+    for block in blocks:
+        if held is not None:
+            yield held, first, False
+            first = False
+        held = block
+    if held is not None:
+        yield held, first, True
 
 
 def _key_of(folder: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from titans.errors import TitansError
@@ -110,27 +110,34 @@ def encode(tokenizer: PreTrainedTokenizerBase, blocks: Iterable[str]) -> Iterato
     Yields:
         Consecutive lists of token ids, none empty.
     """
-    as_bytes = _ids_are_bytes(tokenizer)
-    for text in _regroup(blocks):
-        if as_bytes:  # a thousand times faster than the generic path, and the same ids
-            yield list(text.encode())
-            continue
-        ids: list[int] = tokenizer(
-            text,
-            add_special_tokens=False,
-            split_special_tokens=True,
-            return_attention_mask=False,
-            verbose=False,
-        )["input_ids"]
+    for text in text_blocks(blocks):
+        (ids,) = encode_batch(tokenizer, [text])
         if ids:
             yield ids
 
 
-def _regroup(blocks: Iterable[str]) -> Iterator[str]:
-    """Cut text where only its content decides, so that the ids do not depend on how it was read."""
+def encode_batch(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Turn several texts into token ids, on all cores where the tokenizer can; see `encode`."""
+    if _ids_are_bytes(tokenizer):  # a thousand times faster than the generic path, and the same ids
+        return [list(text.encode()) for text in texts]
+    ids: list[list[int]] = tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )["input_ids"]
+    return ids
+
+
+def text_blocks(parts: Iterable[str]) -> Iterator[str]:
+    """Cut text into blocks where only its content decides, so that the ids do not depend on how it was read.
+
+    Args:
+        parts: the text, in consecutive parts of any size.
+
+    Yields:
+        Consecutive blocks of about 65 thousand characters at most, ending at a line's end where there is one.
+    """
     rest = ""
-    for block in blocks:
-        text, start = rest + block, 0
+    for part in parts:
+        text, start = rest + part, 0
         while len(text) - start > _BLOCK_CHARACTERS:
             cut = text.rfind("\n", start, start + _BLOCK_CHARACTERS) + 1 or start + _BLOCK_CHARACTERS
             yield text[start:cut]

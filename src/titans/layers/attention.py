@@ -9,12 +9,16 @@ from torch import Tensor, nn
 from titans.layers.mixer import Mixer, last
 from titans.state import AttentionState
 
+LOCALITY = 1.0  # initial bias of queries and keys
+
 
 class Attention(nn.Module):
     """Multi-head attention over whatever it is shown, with persistent tokens always in view.
 
-    The first half of each head's channels carries rotary positions (Su et al., 2021), counted by the caller;
-    persistent tokens have no position, so their keys use the other half only.
+    The first half of each head's channels carries rotary positions (Su et al., 2021), counted by the caller. Tokens
+    without a position, such as persistent ones, have keys in the other half only. Queries and keys have biases that
+    start equal, so that attention starts local: two equal vectors match best at distance 0. Without, it starts as an
+    average over everything in view, in which MAC hardly learns to recall (docs/design.md).
 
     Args:
         dim: width D; a multiple of `heads`.
@@ -31,12 +35,15 @@ class Attention(nn.Module):
             raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
         self.heads, self.rope_theta = heads, rope_theta
         self.rotated = dim // heads // 4 * 2  # channels of a head that carry positions
-        self.query, self.key, self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        self.query, self.key = (nn.Linear(dim, dim) for _ in range(2))
+        self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(2))
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise the persistent tokens."""
+        """Initialise the biases and the persistent tokens."""
+        nn.init.constant_(self.query.bias, LOCALITY)
+        nn.init.constant_(self.key.bias, LOCALITY)
         if self.persistent is not None:
             nn.init.normal_(self.persistent)
 
@@ -54,6 +61,10 @@ class Attention(nn.Module):
         a, b, rest = x.split([half, half, x.shape[-1] - 2 * half], -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
+    def unplaced(self, k: Tensor) -> Tensor:
+        """Make keys `[..., d]` of tokens without a position: no channel that carries one."""
+        return F.pad(k[..., self.rotated :], (self.rotated, 0))
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
         """Attend to persistent tokens and to `k`.
 
@@ -67,8 +78,7 @@ class Attention(nn.Module):
             Outputs before the output projection, `[B, N, D]`.
         """
         if self.persistent is not None:
-            keys = self.split_heads(self.key(self.persistent).unsqueeze(0))
-            keys = F.pad(keys[..., self.rotated :], (self.rotated, 0))
+            keys = self.unplaced(self.split_heads(self.key(self.persistent).unsqueeze(0)))
             values = self.split_heads(self.value(self.persistent).unsqueeze(0))
             k, v = (torch.cat([p.expand(x.shape[0], -1, -1, -1), x], 2) for p, x in ((keys, k), (values, v)))
             visible = F.pad(visible, (keys.shape[2], 0), value=True)

@@ -11,6 +11,7 @@ from titans.layers.attention import Attention
 from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer, valid
 from titans.layers.neural_memory import NeuralMemory
+from titans.layers.projection import ConvolvedProjection
 from titans.ops.grid import Layout, layout
 from titans.ops.scan import group_size, scan
 from titans.state import MemoryAsContextState, NeuralMemoryState
@@ -21,9 +22,9 @@ class Segment(NamedTuple):
 
     x: Tensor  # [B, n, D]
     query: Tensor  # [B, H_m, n, d_m], to the memory
-    q: Tensor  # [B, n, D], attention's projections
-    k: Tensor  # [B, n, D]
-    v: Tensor  # [B, n, D]
+    q: Tensor  # [B, H, n, d], rotated
+    k: Tensor  # [B, H, n, d], rotated
+    v: Tensor  # [B, H, n, d]
     slots: Tensor  # [B, n], places in the segment
     mask: Tensor | None  # [B, n], bool
     complete: Tensor | bool  # [B], whether the segment ends here
@@ -48,8 +49,9 @@ class MemoryAsContext(Mixer):
         M is updated with y, token by token
         o = y * sigmoid(norm(M*(y)))               each token read at the memory as of that token
 
-    Positions are local to the segment. With `retrieved_tokens` the memory is asked that many learned queries
-    instead of one per token; their answers are visible to the whole segment.
+    Positions are local to the segment; a retrieved token has the position of the token it was retrieved for. With
+    `retrieved_tokens` the memory is asked that many learned queries instead of one per token; their answers have no
+    position and are visible to the whole segment.
 
     Args:
         attention: the short-term attention with its persistent tokens.
@@ -75,6 +77,8 @@ class MemoryAsContext(Mixer):
         self.dim, self.segment_length = memory.dim, segment_length
         self.attention, self.memory = attention, memory
         self.gate = MemoryGate(memory.dim)
+        # Not the memory's own queries: those are made of y, these of S.
+        self.query = ConvolvedProjection(memory.dim, memory.heads, 1, memory.projection.taps is not None)
         self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.dim)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
         self.reset_parameters()
@@ -89,7 +93,8 @@ class MemoryAsContext(Mixer):
         memory = self.memory.empty_state(1)
         stored = self.segment_length if self.retrieval is not None else self.segment_length + self.retrieved
         buffer = self.attention.split_heads(self.attention.key.weight.new_zeros(1, stored, self.dim))
-        state = MemoryAsContextState(memory, memory.memory.weights, memory.query_tail, buffer, buffer, 0)
+        tail = self.query.initial_tail()
+        state = MemoryAsContextState(memory, memory.memory.weights, tail, buffer, buffer, 0)
         return state.expand(batch_size)
 
     def mix(
@@ -97,13 +102,8 @@ class MemoryAsContext(Mixer):
     ) -> tuple[Tensor, MemoryAsContextState]:
         """Run segment after segment; see `Mixer.mix`."""
         plan = layout(state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device)
-        query, tail = self.memory.queries(x, state.query_tail, lengths)
-        attention = self.attention
-        inputs = [
-            plan.place(y, 1)
-            for y in (x, query.transpose(1, 2), attention.query(x), attention.key(x), attention.value(x))
-        ]
-        segments = self._segments(plan, inputs, state.offset)
+        (query,), tail = self.query(x, state.query_tail, lengths)
+        segments = self._segments(plan, plan.place(x, 1), plan.place(query, 2), state.offset)
         size = group_size(len(segments))
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
         carry = Carry(state.memory, state.context, state.keys, state.values)
@@ -111,22 +111,26 @@ class MemoryAsContext(Mixer):
         y = plan.take(torch.cat([y for group in outputs for y in group], 1), 1)
         return y, MemoryAsContextState(carry.memory, carry.context, tail, carry.keys, carry.values, plan.end)
 
-    def _segments(self, plan: Layout, inputs: list[Tensor], offset: int | Tensor) -> list[Segment]:
-        """Cut the laid-out inputs `[B, M, ...]` into segments."""
-        segments = []
-        batch, device = inputs[0].shape[0], inputs[0].device
-        for start, size, count, complete in plan.spans:
-            first: int | Tensor = 0
-            if plan.source is None:  # not moved onto the grid: the first token's place is the offset itself
-                first = (offset + start) % self.segment_length
-            slots = torch.as_tensor(first, device=device).reshape(-1, 1) + torch.arange(size, device=device)
-            for i in range(count):
-                x, query, q, k, v = (y.narrow(1, start + i * size, size) for y in inputs)
-                mask = None if plan.mask is None else plan.mask.narrow(1, start + i * size, size)
-                done = complete if isinstance(complete, bool) else complete[:, i]
-                parts = (x, query.transpose(1, 2), q, k, v, slots.expand(batch, -1), mask, done)
-                segments.append(Segment(*parts))
-        return segments
+    def _segments(self, plan: Layout, x: Tensor, query: Tensor, offset: int | Tensor) -> list[Segment]:
+        """Project the laid-out tokens `[B, M, D]` for attention and cut everything into segments."""
+        attention = self.attention
+        first = offset if plan.source is None else 0  # tokens moved onto the grid start with a segment
+        here = torch.arange(x.shape[1], device=x.device)
+        slots = ((torch.as_tensor(first, device=x.device).reshape(-1, 1) + here) % self.segment_length).expand(
+            len(x), -1
+        )
+        q = attention.rotate(attention.split_heads(attention.query(x)), slots.unsqueeze(1))
+        k = attention.rotate(attention.split_heads(attention.key(x)), slots.unsqueeze(1))
+        v = attention.split_heads(attention.value(x))
+        sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
+        parts = [y.split(sizes, dim) for y, dim in ((x, 1), (query, 2), (q, 2), (k, 2), (v, 2), (slots, 1))]
+        masks = [None] * len(sizes) if plan.mask is None else plan.mask.split(sizes, 1)
+        complete = [
+            span.complete if isinstance(span.complete, bool) else span.complete[:, i]
+            for span in plan.spans
+            for i in range(span.blocks)
+        ]
+        return [Segment(*part) for part in zip(*parts, masks, complete, strict=True)]
 
     def _group(self, carry: Carry, segments: list[Segment]) -> tuple[Carry, list[Tensor]]:
         outputs = []
@@ -153,42 +157,41 @@ class MemoryAsContext(Mixer):
     def _attend(self, carry: Carry, s: Segment) -> tuple[Tensor, Tensor, Tensor]:
         """Attend to persistent, retrieved and own tokens; returns y `[B, n, D]` and the buffers with this part in."""
         attention, slots = self.attention, s.slots.unsqueeze(1)  # [B, 1, n]
-        own = slots + self.retrieved
-        q = attention.rotate(attention.split_heads(s.q), own)
-        k = attention.rotate(attention.split_heads(s.k), own)
-        v = attention.split_heads(s.v)
-        here = torch.arange(self.segment_length, device=slots.device)
-        visible = here <= slots.unsqueeze(-1)  # [B, 1, n, S]
+        visible = torch.arange(self.segment_length, device=slots.device) <= slots.unsqueeze(-1)  # [B, 1, n, S]
         if self.retrieval is None:
             h = self.memory.recall(s.query, s.x, carry.context)
             retrieved = attention.rotate(attention.split_heads(attention.key(h)), slots)
-            places = torch.cat([slots, own], 2)
-            keys = _store(carry.keys, torch.cat([retrieved, k], 2), places, s.mask)
-            values = _store(carry.values, torch.cat([attention.split_heads(attention.value(h)), v], 2), places, s.mask)
-            y = attention.attend(q, keys.to(q.dtype), values.to(q.dtype), torch.cat([visible, visible], -1))
+            places = torch.cat([slots, slots + self.retrieved], 2)
+            keys = _store(carry.keys, torch.cat([retrieved, s.k], 2), places, s.mask)
+            values = _store(
+                carry.values, torch.cat([attention.split_heads(attention.value(h)), s.v], 2), places, s.mask
+            )
+            y = attention.attend(s.q, keys.to(s.q.dtype), values.to(s.q.dtype), torch.cat([visible, visible], -1))
         else:
-            keys, values = _store(carry.keys, k, slots, s.mask), _store(carry.values, v, slots, s.mask)
+            keys, values = _store(carry.keys, s.k, slots, s.mask), _store(carry.values, s.v, slots, s.mask)
             retrieved, answers = self._ask(carry.context, len(s.x))
             seen = torch.cat([visible.new_ones(*visible.shape[:3], self.retrieved), visible], -1)
             all_keys, all_values = (torch.cat([a, b.to(a.dtype)], 2) for a, b in ((retrieved, keys), (answers, values)))
-            y = attention.attend(q, all_keys, all_values, seen)
+            y = attention.attend(s.q, all_keys, all_values, seen)
         return self.gate.attention_norm(attention.output(y)), keys, values
 
     def _ask(self, context: list[Tensor], batch: int) -> tuple[Tensor, Tensor]:
         """Retrieve with the learned queries: keys and values of the answers, `[B, H, R, d]`."""
         assert self.retrieval is not None
         x = self.retrieval.expand(batch, -1, -1)
-        tail = self.memory.empty_state(batch).query_tail
-        h = self.memory.recall(self.memory.queries(x, tail, None)[0], x, context)
+        tail = self.query.initial_tail()
+        (query,), _ = self.query(x, None if tail is None else tail.expand(batch, -1, -1), None)
+        h = self.memory.recall(query, x, context)
         attention = self.attention
-        keys = attention.rotate(attention.split_heads(attention.key(h)), torch.arange(h.shape[1], device=h.device))
-        return keys, attention.split_heads(attention.value(h))
+        return attention.unplaced(attention.split_heads(attention.key(h))), attention.split_heads(attention.value(h))
 
 
 def _store(buffer: Tensor, new: Tensor, places: Tensor, mask: Tensor | None) -> Tensor:
     """Put `new` `[B, H, m, d]` at `places` `[B, 1, m]` of the buffer, except where `mask` `[B, n]` is False."""
-    index = places.unsqueeze(-1).expand_as(new)
     new = new.to(buffer.dtype)
+    if mask is None and new.shape == buffer.shape:
+        return new  # a whole segment
+    index = places.unsqueeze(-1).expand_as(new)
     if mask is not None:
         mask = mask.repeat(1, new.shape[2] // mask.shape[1])[:, None, :, None]
         new = torch.where(mask, new, buffer.gather(2, index))

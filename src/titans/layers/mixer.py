@@ -85,7 +85,7 @@ class Mixer(nn.Module):
                 raise ValueError(
                     "x holds NaN or infinity: clean the input, since one such token would spoil the memory"
                 )
-        if state is not None:
+        if state is not None and not torch.compiler.is_compiling():
             self._check_state(state, x.shape[0])
 
     def _check_state(self, state: Any, batch: int) -> None:

@@ -9,14 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titans.layers.convolution import ShortConvolution
 from titans.layers.mixer import Mixer, bounded, last, valid
+from titans.layers.projection import ConvolvedProjection
 from titans.ops import associative_memory, initial_state
-from titans.ops.associative_memory import RULES, Network
+from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
 from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
-CONVOLUTION_TAPS = 4
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
 MAX_VALUE_RMS = 10.0  # bounds the errors of any input, and with them the state
 
@@ -77,7 +76,9 @@ class NeuralMemory(Mixer):
     ) -> None:
         super().__init__()
         norm = rule == "chunk" if norm is None else norm
-        _check_choices(dim, heads, depth, expansion, chunk_size, rule, norm, gates, persistent_tokens, theta_max)
+        _check_choices(
+            dim, heads, depth, expansion, chunk_size, rule, activation, norm, gates, persistent_tokens, theta_max
+        )
         width = dim // heads
         self.dim, self.heads = dim, heads
         self.theta_max = theta_max or (1.0 if rule == "token" else 1 / chunk_size)
@@ -86,10 +87,7 @@ class NeuralMemory(Mixer):
             "activation": activation,
             "residual": rule == "chunk" if residual is None else residual,
         }
-        self.query, self.key, self.value = (nn.Linear(dim, dim, bias=False) for _ in range(3))
-        self.convolutions = nn.ModuleList(
-            ShortConvolution(dim, CONVOLUTION_TAPS) for _ in range(3 * convolution)
-        )  # of q, k and v
+        self.projection = ConvolvedProjection(dim, heads, 3, convolution)  # to queries, keys and values
         forget_gates = dim if channelwise_forgetting else heads
         self.gate_sizes = [heads, heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
         self.gates = nn.Linear(dim, sum(self.gate_sizes))
@@ -115,9 +113,8 @@ class NeuralMemory(Mixer):
 
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
         """Return the state before any token, persistent ones included."""
-        tail = self.gates.weight.new_zeros(1, CONVOLUTION_TAPS - 1, self.dim) if len(self.convolutions) else None
         gates = self.gates.bias.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
-        state = NeuralMemoryState(initial_state(list(self.initial_weights)), tail, tail, tail, gates)
+        state = NeuralMemoryState(initial_state(list(self.initial_weights)), self.projection.initial_tail(), gates)
         return state.expand(batch_size)
 
     def initial_state(self, batch_size: int) -> NeuralMemoryState:
@@ -179,7 +176,7 @@ class NeuralMemory(Mixer):
         """
 
         def read(x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[list[Tensor], NeuralMemoryState]:
-            q, _ = self.queries(x, state.query_tail, lengths)
+            (q, _, _), _ = self.projection(x, state.tail, lengths)
             return [self.recall(q, x, state.memory.weights)], state
 
         (y,), _ = self._run(read, x, state, mask)
@@ -190,30 +187,22 @@ class NeuralMemory(Mixer):
         (y,), state = self._write(x, state, lengths, return_surprise=False)
         return y, state
 
-    def queries(self, x: Tensor, tail: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Make unit queries `[B, H, N, d]` of tokens `[B, N, dim]`; also returns the convolution's tail after them."""
-        q, tail = self._project(0, self.query(bounded(x)), tail, lengths)
-        return F.normalize(q, dim=-1), tail
-
     def recall(self, q: Tensor, x: Tensor, weights: list[Tensor]) -> Tensor:
-        """Read the memory `weights` for queries `q` `[B, H, N, d]` made of the tokens `x`: `[B, N, dim]`."""
+        """Read `weights` for queries `q` `[B, H, N, d]`, of any length, made of tokens `x` `[B, N, dim]`: `[B, N, dim]`."""
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
         with torch.autocast(q.device.type, enabled=False):
-            y = Network(**self.network_options, norm_weight=norm)(weights, q.to(weights[0].dtype))
+            y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))
         return self._read_out(y.to(q.dtype), x)
 
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, return_surprise: bool = True
     ) -> tuple[list[Tensor], NeuralMemoryState]:
-        x = bounded(x)
-        q, query_tail = self.queries(x, state.query_tail, lengths)
-        k, key_tail = self._project(1, self.key(x), state.key_tail, lengths)
-        v, value_tail = self._project(2, self.value(x), state.value_tail, lengths)
-        rms = v.square().mean(-1, keepdim=True).sqrt()
-        v = v * (MAX_VALUE_RMS / rms.clamp(min=MAX_VALUE_RMS))
+        (q, k, v), tail = self.projection(x, state.tail, lengths)
+        power = v.square().mean(-1, keepdim=True).clamp(min=MAX_VALUE_RMS**2)  # clamped before the root: v may be 0
+        v = v * (MAX_VALUE_RMS * power.rsqrt())
         theta, alpha, eta, gates = self._gates(x, state, lengths)
         y, memory, *surprise = associative_memory(
-            q,
+            F.normalize(q, dim=-1),
             F.normalize(k, dim=-1),
             v,
             theta,
@@ -227,21 +216,13 @@ class NeuralMemory(Mixer):
             return_surprise=return_surprise,
         )
         outputs = [self._read_out(y, x), *(s.mT for s in surprise)]
-        return outputs, NeuralMemoryState(memory, query_tail, key_tail, value_tail, gates)
-
-    def _project(
-        self, which: int, x: Tensor, tail: Tensor | None, lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Convolve where there is a convolution, activate, and split heads: `[B, H, N, d]`."""
-        if tail is not None:
-            x, tail = self.convolutions[which](x, tail, lengths)
-        return F.silu(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), tail
+        return outputs, NeuralMemoryState(memory, tail, gates)
 
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Compute theta, alpha and eta, `[B, H, N]` (alpha channel-wise `[B, H, N, d]`), and the gates to carry."""
-        logits, carried = self.gates(x), None
+        logits, carried = self.gates(bounded(x)), None
         if state.gates is not None:
             logits, carried = self._share(logits, state, lengths)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).mT
@@ -279,6 +260,7 @@ def _check_choices(
     expansion: int,
     chunk_size: int,
     rule: str,
+    activation: str,
     norm: bool,
     gates: str,
     persistent_tokens: int,
@@ -292,9 +274,13 @@ def _check_choices(
         raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
     if persistent_tokens < 0:
         raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
-    if theta_max is not None and theta_max <= 0:
+    if theta_max is not None and not theta_max > 0:  # not, for NaN
         raise ValueError(f"theta_max={theta_max} must be positive")
-    for name, choice, allowed in (("rule", rule, RULES), ("gates", gates, GATES)):
+    for name, choice, allowed in (
+        ("rule", rule, RULES),
+        ("activation", activation, ACTIVATIONS),
+        ("gates", gates, GATES),
+    ):
         if choice not in allowed:
             raise ValueError(f"{name}={choice!r} is unknown: choose one of {', '.join(allowed)}")
     if rule == "token" and (depth > 1 or norm):

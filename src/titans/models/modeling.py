@@ -11,11 +11,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from titans.layers.attention import Attention
-from titans.layers.convolution import ShortConvolution
 from titans.layers.feed_forward import SwiGLU
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
+from titans.layers.projection import ConvolvedProjection
 from titans.models.configuration import VARIANTS, TitansConfig
 from titans.models.memory_state import MemoryState
 from titans.models.mixers import MIXERS
@@ -58,7 +58,7 @@ class TitansPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, NeuralMemory | ShortConvolution | Attention | MemoryAsContext):
+        if isinstance(module, Attention | ConvolvedProjection | MemoryAsContext | NeuralMemory):
             module.reset_parameters()
         else:
             super()._init_weights(module)  # type: ignore[no-untyped-call]

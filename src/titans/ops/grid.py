@@ -53,7 +53,7 @@ class Layout(NamedTuple):
     def place(self, x: Tensor, dim: int) -> Tensor:
         """Lay out `x` `[B, ..., N, ...]` along `dim`; positions without a token are zero."""
         if self.source is None:
-            return x
+            return x if self.mask is None else x.masked_fill(~_view(self.mask, x, dim), 0)
         empty = torch.zeros_like(x.narrow(dim, 0, 1))
         return _gather(torch.cat([x, empty], dim), self.source, dim)
 
@@ -111,8 +111,13 @@ def _spans(offset: int, tokens: int, size: int) -> list[Span]:
 
 
 def _gather(x: Tensor, index: Tensor, dim: int) -> Tensor:
-    shape = [1] * x.dim()
-    shape[0], shape[dim] = index.shape
     sizes = list(x.shape)
     sizes[dim] = index.shape[1]
-    return x.gather(dim, index.view(shape).expand(sizes))
+    return x.gather(dim, _view(index, x, dim).expand(sizes))
+
+
+def _view(y: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Shape `y` `[B, M]` to broadcast against `x` `[B, ..., M, ...]`, M in dimension `dim`."""
+    shape = [1] * x.dim()
+    shape[0], shape[dim] = y.shape
+    return y.view(shape)

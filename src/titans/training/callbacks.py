@@ -7,6 +7,8 @@ import sys
 import types
 from typing import Any, Self
 
+import torch
+import torch.distributed
 from transformers import ProgressCallback, TrainerCallback
 
 
@@ -38,6 +40,10 @@ class StopOnInterrupt(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Ask for a checkpoint and for the end of training."""
+        if args.world_size > 1:  # all processes stop at the same step, or they would wait for each other forever
+            requested = torch.tensor(int(self.requested), device=args.device)
+            torch.distributed.all_reduce(requested, torch.distributed.ReduceOp.MAX)
+            self.requested = bool(requested)
         if self.requested:
             control.should_save = control.should_training_stop = True
 

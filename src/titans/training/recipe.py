@@ -201,9 +201,15 @@ def _spell(hint: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: `4e-4` is a number, which YAML 1.1 reads as a string."""
+    """YAML as people write it: `4e-4` is a number and `no` a word, unlike in YAML 1.1."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - replaces the class's own
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(?i:true|false)$"), list("tTfF"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
 )

@@ -13,6 +13,7 @@ import torch
 import yaml
 from transformers import PreTrainedModel, ProgressCallback, TrainerState, TrainingArguments, set_seed
 
+from titans.data.corpora import local_files
 from titans.data.packing import PieceDataset
 from titans.data.store import build_store
 from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tokenizer
@@ -21,7 +22,7 @@ from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
 from titans.training.checkpoints import last_intact_checkpoint
-from titans.training.pretrained import load_model
+from titans.training.pretrained import load_config, load_model
 from titans.training.recipe import Recipe
 from titans.training.trainer import StreamTrainer
 
@@ -67,7 +68,11 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
         TitansError: the recipe, the data or the output folder does not work out.
         KeyboardInterrupt: Ctrl-C; the message says where the resumable checkpoint is.
     """
+    for source in (*recipe.data.train, *recipe.data.evaluation):
+        local_files(source)  # a misspelt path is known before anything is built
     args = training_arguments(recipe)
+    if args.process_index > 0:
+        report = _say_nothing
     folder = Path(str(args.output_dir))
     set_seed(args.seed)
     tokenizer = _load_tokenizer(recipe)
@@ -89,12 +94,12 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)
     state = _run(trainer, folder, checkpoint, report)
     log = state.log_history
-    return TrainingResult(
-        folder=folder,
-        steps=state.global_step,
-        losses={int(entry["step"]): entry["loss"] for entry in log if "loss" in entry},
-        evaluations={int(entry["step"]): entry["eval_loss"] for entry in log if "eval_loss" in entry},
-    )
+    losses = {int(entry["step"]): entry["loss"] for entry in log if "loss" in entry}
+    evaluations = {int(entry["step"]): entry["eval_loss"] for entry in log if "eval_loss" in entry}
+    if losses:
+        report(f"training loss at the end: {losses[max(losses)]:.4f} nats/token")
+    report(f"saved: {folder} (titans generate {folder} --prompt TEXT)")
+    return TrainingResult(folder, state.global_step, losses, evaluations)
 
 
 def training_arguments(recipe: Recipe) -> TrainingArguments:
@@ -104,8 +109,7 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         recipe: the experiment; whatever its training section sets is kept.
 
     Returns:
-        The arguments: bf16 where a GPU has it, TensorBoard where it is installed, two checkpoints kept, and
-            an
+        The arguments: bf16 where a GPU has it, TensorBoard where it is installed, two checkpoints kept, and an
         evaluation with every checkpoint where there is evaluation data.
 
     Raises:
@@ -163,6 +167,7 @@ def build_model(model: Mapping[str, Any] | str, tokenizer: PreTrainedTokenizerBa
 
 def _load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     if recipe.tokenizer is None and isinstance(recipe.model, str):
+        load_config(recipe.model)  # a missing model is not a missing tokenizer
         return load_tokenizer(recipe.model)
     return load_tokenizer(recipe.tokenizer or BYTES)
 
@@ -237,13 +242,17 @@ def _resume_hint(folder: Path) -> str:
     return f"interrupted: the same command resumes from {checkpoint}"
 
 
+def _say_nothing(line: str) -> None:
+    """What the other processes report."""
+
+
 def _check_same_experiment(path: Path, recipe: Recipe) -> None:
     """Refuse to go on from the checkpoints of another experiment: silently, that would be a third one."""
     try:
-        earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        before = _decisive(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise TitansError(f"{path.parent} holds checkpoints but no readable {path.name}: {_ELSEWHERE}") from error
-    before, now = _decisive(earlier), _decisive(_as_yaml(recipe))
+    now = _decisive(_as_yaml(recipe))
     for key in before | now:
         if before.get(key) != now.get(key):
             raise TitansError(
@@ -253,13 +262,13 @@ def _check_same_experiment(path: Path, recipe: Recipe) -> None:
 
 
 def _decisive(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    decisive = {"model": recipe.get("model"), "tokenizer": recipe.get("tokenizer")}
-    for section in ("model", "data"):
-        if isinstance(recipe.get(section), Mapping):
-            decisive |= {f"{section}.{key}": value for key, value in recipe[section].items()}
-            decisive.pop(section, None)
-    training = recipe.get("training") or {}
-    return decisive | {f"training.{key}": training[key] for key in _FIXED_TRAINING if key in training}
+    """What a training cannot go on without, by dotted key."""
+    training = {key: value for key, value in recipe["training"].items() if key in _FIXED_TRAINING}
+    sections = {"model": recipe["model"], "data": recipe["data"], "training": training}
+    decisive = {"tokenizer": recipe["tokenizer"]}
+    for name, section in sections.items():
+        decisive |= {f"{name}.{k}": v for k, v in section.items()} if isinstance(section, Mapping) else {name: section}
+    return decisive
 
 
 def _as_yaml(recipe: Recipe) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class StreamTrainer(Trainer):
         model.eval()
         self.callback_handler.eval_dataloader = dataloader
         carried: MemoryState | None = None
-        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # nats, tokens
+        sums = torch.zeros(3, dtype=torch.float64, device=self.args.device)  # nats, tokens, pieces
         for batch in dataloader:
             inputs = self._continue(self._prepare_inputs(batch), carried)
             labels = inputs.pop("labels")
@@ -149,15 +149,17 @@ class StreamTrainer(Trainer):
                 outputs = model(**inputs)
                 if inputs["use_cache"]:
                     carried = outputs.cache
-                sums += torch.stack([_sum_loss(outputs.logits, labels).double(), (labels != IGNORED).sum().double()])
+                predicted = labels != IGNORED
+                nats = _sum_loss(outputs.logits, labels).double()
+                sums += torch.stack([nats, predicted.sum().double(), predicted.any(1).sum().double()])
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        nats, tokens = self.accelerator.reduce(sums, "sum").tolist()
-        loss = nats / tokens
+        total, tokens, pieces = self.accelerator.reduce(sums, "sum").tolist()
+        loss = total / tokens
         metrics = {
             f"{metric_key_prefix}_loss": loss,
             f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700)),
         }
-        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=int(tokens))
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=int(pieces))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, with the memory as the checkpoint left it."""
@@ -181,7 +183,9 @@ class StreamTrainer(Trainer):
         checkpoint = Path(output_dir, f"checkpoint-{self.state.global_step}")
         checkpoint.mkdir(parents=True, exist_ok=True)
         unseal(checkpoint)
-        if self.carried is not None:
+        if self.carried is None:
+            self._state_file(checkpoint).unlink(missing_ok=True)
+        else:
             save_state(self._state_file(checkpoint), self.carried)
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:

@@ -1,0 +1,195 @@
+"""Train a MAC model and an attention-only twin on real text mixed with recall episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from titans.data.corpora import Document
+from titans.data.recall import RecallEpisodes
+from titans.errors import TitansError
+from titans.models.configuration import TitansConfig
+from titans.models.modeling import TitansForCausalLM
+
+WINDOW = 32  # bytes in view of the attention of both models
+HELD_OUT = 0.05  # share of the corpus that is not trained on
+LEARNING_RATE = 4e-3
+WARM_UP = 0.1  # share of the training
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long the demonstration works.
+
+    Args:
+        steps: training steps of each model.
+        seconds: training ends early after so long, per model.
+        lengths: bytes per sequence, as training goes on.
+        batch_bytes: bytes of text, and again of recall episodes, per step.
+        questions: recall questions per distance.
+        test_bytes: bytes of held-out text to predict.
+    """
+
+    steps: int
+    seconds: float
+    lengths: tuple[int, ...]
+    batch_bytes: int
+    questions: int
+    test_bytes: int
+
+
+FULL = Plan(steps=800, seconds=200, lengths=(64, 128, 256), batch_bytes=2048, questions=100, test_bytes=64 * 1024)
+QUICK = Plan(steps=25, seconds=15, lengths=(64, 128), batch_bytes=1024, questions=20, test_bytes=8 * 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One logged training step: bytes read so far, bits per byte of text, and nats per recall answer."""
+
+    bytes: int
+    text_bits: float
+    recall_loss: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained model and how it got there."""
+
+    name: str
+    model: TitansForCausalLM
+    curve: list[Point]
+    steps: int
+    seconds: float
+    bytes_per_second: float
+
+
+def configurations() -> dict[str, TitansConfig]:
+    """Return the two contestants, of equal attention window and equal number of parameters (within 1 %)."""
+    memory = _configuration("mac", 192)
+    wanted = parameters(memory)
+    spare = wanted - parameters(_configuration("swa", 1))
+    unit = 3 * memory.hidden_size * memory.num_hidden_layers  # parameters per unit of feed-forward width
+    return {"Titans MAC": memory, "attention only": _configuration("swa", 1 + round(spare / unit))}
+
+
+def _configuration(variant: str, intermediate_size: int) -> TitansConfig:
+    return TitansConfig(
+        variant=variant,
+        vocab_size=259,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=intermediate_size,
+        segment_length=WINDOW,
+        sliding_window=WINDOW,
+        num_persistent_tokens=4,
+        memory_depth=1,
+        memory_rule="token",
+        memory_chunk_size=WINDOW,
+        initializer_range=0.125,
+        bos_token_id=256,
+        eos_token_id=257,
+        pad_token_id=258,
+    )
+
+
+def parameters(config: TitansConfig) -> int:
+    """Count the parameters of a configuration without making them."""
+    with torch.device("meta"):
+        return TitansForCausalLM(config).num_parameters()
+
+
+def read_corpus(documents: Iterator[Document], limit: int = 20_000_000) -> tuple[Tensor, Tensor]:
+    """Read documents into bytes.
+
+    Args:
+        documents: the corpus.
+        limit: read no more than so many bytes. Default 20 MB.
+
+    Returns:
+        The part to train on and the held-out end, int64.
+
+    Raises:
+        TitansError: there is too little text.
+    """
+    parts, size = [], 0
+    for document in documents:
+        for block in document.blocks():
+            parts.append(block.encode())
+            size += len(parts[-1])
+        if size > limit:
+            break
+    text = torch.frombuffer(bytearray(b"\n".join(parts)[:limit]), dtype=torch.uint8).long()
+    held_out = int(len(text) * HELD_OUT)
+    if held_out < 64 * WINDOW:
+        raise TitansError(
+            f"the corpus holds {len(text):,} bytes of text: the demo needs at least {int(64 * WINDOW / HELD_OUT):,}"
+        )
+    return text[:-held_out], text[-held_out:]
+
+
+def train(
+    name: str,
+    config: TitansConfig,
+    text: Tensor,
+    plan: Plan,
+    progress: Callable[[float, Point | None], None],
+) -> Trained:
+    """Train one contestant.
+
+    Each step sums the loss of a batch of text and that of a batch of recall episodes; both contestants see the same
+    batches in the same order.
+
+    Args:
+        name: for the report.
+        config: the model.
+        text: bytes to train on.
+        plan: how long.
+        progress: called with the share of the training done and, now and then, a point of the curve.
+
+    Returns:
+        The trained model.
+    """
+    torch.manual_seed(0)
+    model = TitansForCausalLM(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
+    episodes, generator = RecallEpisodes(text, seed=1), torch.Generator().manual_seed(2)
+    curve, read, step, done, start = [], 0, 0, 0.0, time.monotonic()
+    while done < 1:
+        done = max(step / plan.steps, (time.monotonic() - start) / plan.seconds)
+        length = plan.lengths[min(len(plan.lengths) - 1, int(done * len(plan.lengths)))]
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(done / WARM_UP, 1.0, 1.01 - done)
+        rows = plan.batch_bytes // length
+        asked, answers = episodes.batch(rows, length)
+        plain = _text_batch(text, rows, length, generator)
+        text_loss, recall_loss = model(plain, labels=plain).loss, model(asked, labels=answers).loss
+        optimizer.zero_grad()
+        (text_loss + recall_loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        read, step = read + 2 * rows * length, step + 1
+        point = None
+        if step % 10 == 0 or step == plan.steps:
+            point = Point(read, float(text_loss.detach()) / 0.6931471805599453, float(recall_loss.detach()))
+            curve.append(point)
+        progress(min(step / plan.steps, 1.0) if done < 1 else 1.0, point)
+    seconds = time.monotonic() - start
+    return Trained(name, model.eval(), curve, step, seconds, read / seconds)
+
+
+def _text_batch(text: Tensor, rows: int, length: int, generator: torch.Generator) -> Tensor:
+    starts = torch.randint(len(text) - length, (rows, 1), generator=generator)
+    return text[starts + torch.arange(length)]
+
+
+def peak_memory() -> int:
+    """Return the most memory this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,186 @@
+"""One self-contained page, and the plots in it as files."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from titans.data.recall import CHANCE
+from titans.demo.experiment import WINDOW, Trained
+from titans.demo.measure import Measured
+
+COLOURS = ("#0b6e99", "#c4641b")
+Results = list[tuple[Trained, Measured]]
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1d2433; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { padding: .35rem .6rem; border-bottom: 1px solid #d5d9e2; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+img { max-width: 100%; } pre { background: #f3f5f8; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+p.verdict { background: #eef6f1; padding: .7rem 1rem; border-left: 4px solid #3d8b61; }
+"""
+
+
+def write(folder: Path, results: Results, facts: dict[str, str]) -> Path:
+    """Write `report.html`, which needs no other file, the plots as PNG, and `results.json`.
+
+    Args:
+        folder: made if it does not exist.
+        results: the contestants, the one with memory first.
+        facts: what to say about the run (name to value).
+
+    Returns:
+        The page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    plots = {"loss": _loss(results), "positions": _positions(results), "recall": _recall(results)}
+    images = {}
+    for name, figure in plots.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110)
+        (folder / f"{name}.png").write_bytes(buffer.getvalue())
+        images[name] = f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    (folder / "results.json").write_text(json.dumps({"run": facts} | _numbers(results), indent=2) + "\n")
+    page = folder / "report.html"
+    page.write_text(_page(results, facts, images), encoding="utf-8")
+    return page
+
+
+def verdict(results: Results) -> list[str]:
+    """State in sentences what was measured, whichever way it came out."""
+    (memory, m), (_, a) = results
+    sentences = []
+    for ours, theirs in zip(m.recall, a.recall, strict=True):
+        apart = "" if ours.low > theirs.high or theirs.low > ours.high else ", not clearly apart"
+        sentences.append(
+            f"Facts {ours.distance:,} bytes back ({ours.distance // WINDOW} × the window): {memory.name} answers "
+            f"{ours.accuracy:.0%} right, attention only {theirs.accuracy:.0%}{apart} (chance {CHANCE:.0%})."
+        )
+    gain = a.text.bits_per_byte - m.text.bits_per_byte
+    sentences.append(
+        f"Held-out text: {m.text.bits_per_byte:.3f} bits per byte with memory, {a.text.bits_per_byte:.3f} without; "
+        + (f"memory saves {gain:.3f}." if gain > 0 else f"memory does not help here, it costs {-gain:.3f}.")
+    )
+    return sentences
+
+
+def _numbers(results: Results) -> dict[str, Any]:
+    return {
+        trained.name: {
+            "parameters": trained.model.num_parameters(),
+            "steps": trained.steps,
+            "seconds": round(trained.seconds, 1),
+            "bytes_per_second": round(trained.bytes_per_second),
+            "state_bytes": measured.state_bytes,
+            "bits_per_byte": measured.text.bits_per_byte,
+            "positions": [dataclasses.asdict(bucket) for bucket in measured.text.positions],
+            "recall": [dataclasses.asdict(r) | {"accuracy": r.accuracy} for r in measured.recall],
+            "curve": [dataclasses.asdict(point) for point in trained.curve],
+        }
+        for trained, measured in results
+    }
+
+
+def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> str:
+    names = "".join(f"<th>{html.escape(trained.name)}</th>" for trained, _ in results)
+    rows = {
+        "parameters": [f"{t.model.num_parameters():,}" for t, _ in results],
+        "attention window (bytes)": [f"{WINDOW}" for _ in results],
+        "trained on (bytes)": [f"{t.curve[-1].bytes:,}" for t, _ in results],
+        "training speed (bytes/s)": [f"{t.bytes_per_second:,.0f}" for t, _ in results],
+        "state per stream (bytes), however much was read": [f"{m.state_bytes:,}" for _, m in results],
+        "held-out text (bits per byte)": [f"{m.text.bits_per_byte:.3f}" for _, m in results],
+    }
+    for i, distance in enumerate(r.distance for r in results[0][1].recall):
+        cells = [m.recall[i] for _, m in results]
+        rows[f"recall over {distance:,} bytes ({distance // WINDOW} × window)"] = [
+            f"{r.accuracy:.0%} ({r.low:.0%}–{r.high:.0%})" for r in cells
+        ]
+    table = "".join(
+        f"<tr><td>{html.escape(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        for name, cells in rows.items()
+    )
+    run = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in facts.items())
+    said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in verdict(results))
+    samples = "".join(f"<h3>{html.escape(t.name)}</h3><pre>{html.escape(m.sample)}</pre>" for t, m in results)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Titans demo</title><style>{STYLE}</style></head><body>
+<h1>Titans demo: what lies outside the attention window</h1>
+<p>Two byte-level models of equal size, trained on the same bytes in the same order. Both see {WINDOW} bytes by
+attention; only one has a memory that goes on learning while it reads. Facts like <code>#Qx</code> are stated once, text
+follows, and then <code>#Q</code> is asked: the right next byte is <code>x</code>. The pairs asked here never occurred
+in training.</p>
+<ul>{said}</ul>
+<h2>Recall</h2>{images["recall"]}
+<h2>Loss by position</h2>{images["positions"]}
+<h2>Training</h2>{images["loss"]}
+<h2>Numbers</h2><table><tr><th></th>{names}</tr>{table}</table>
+<p>Recall in brackets: 95 % Wilson intervals.</p>
+<h2>Text the models write</h2>{samples}
+<h2>The run</h2><table>{run}</table>
+</body></html>
+"""
+
+
+def _figure(width: float = 8.0) -> Figure:
+    return Figure(figsize=(width, 3.6), layout="constrained")
+
+
+def _loss(results: Results) -> Figure:
+    figure = _figure()
+    left, right = figure.subplots(1, 2)
+    for colour, (trained, _) in zip(COLOURS, results, strict=True):
+        read = [point.bytes / 1e6 for point in trained.curve]
+        left.plot(read, [point.text_bits for point in trained.curve], color=colour, label=trained.name)
+        right.plot(read, [point.recall_loss for point in trained.curve], color=colour, label=trained.name)
+    left.set(xlabel="million bytes read", ylabel="bits per byte", title="text (training)")
+    right.set(xlabel="million bytes read", ylabel="nats per answer", title="recall (training)")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return figure
+
+
+def _positions(results: Results) -> Figure:
+    figure = _figure()
+    axes = figure.subplots()
+    for colour, (trained, measured) in zip(COLOURS, results, strict=True):
+        buckets = measured.text.positions
+        bits = [bucket.loss / 0.6931471805599453 for bucket in buckets]
+        axes.plot([bucket.first for bucket in buckets], bits, marker="o", color=colour, label=trained.name)
+    axes.axvline(WINDOW, color="#777777", linestyle=":")
+    axes.text(WINDOW, axes.get_ylim()[1], " window", va="top", color="#555555")
+    axes.set_xscale("log", base=2)
+    axes.set(xlabel="bytes before the predicted one", ylabel="bits per byte", title="held-out text")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _recall(results: Results) -> Figure:
+    figure = _figure()
+    axes = figure.subplots()
+    for colour, (trained, measured) in zip(COLOURS, results, strict=True):
+        recalls = measured.recall
+        accuracy = [r.accuracy for r in recalls]
+        error = [[r.accuracy - r.low for r in recalls], [r.high - r.accuracy for r in recalls]]
+        distances = [r.distance for r in recalls]
+        axes.errorbar(distances, accuracy, yerr=error, marker="o", capsize=4, color=colour, label=trained.name)
+    axes.axhline(CHANCE, color="#777777", linestyle=":", label="chance")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([r.distance for r in results[0][1].recall])
+    axes.set_xticklabels([f"{r.distance:,}\n{r.distance // WINDOW} × window" for r in results[0][1].recall])
+    axes.set(ylim=(0, 1.02), xlabel="bytes between facts and question", ylabel="right answers", title="recall")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,48 @@
+"""A model folder, and a way to run commands in this process."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from titans import TitansConfig, TitansForCausalLM
+from titans.cli import app
+from titans.data import byte_tokenizer
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """An untrained byte-level model with its tokenizer."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model")
+    config = TitansConfig(
+        variant="mac",
+        vocab_size=259,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        segment_length=8,
+        memory_chunk_size=4,
+        num_persistent_tokens=2,
+        bos_token_id=256,
+        eos_token_id=257,
+        pad_token_id=258,
+        initializer_range=0.5,
+    )
+    TitansForCausalLM(config).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def titans():
+    """Run a command; what goes wrong must come out as an exit status, never as an exception."""
+
+    def run(*arguments, status=0):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == status, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    return run

@@ -1,0 +1,69 @@
+"""`info` counts from shapes what the loaded model holds; `evaluate` measures what the library measures."""
+
+import json
+import re
+
+import pytest
+
+from titans import TitansForCausalLM
+from titans.cli.info import describe
+from titans.data import documents, load_tokenizer
+from titans.evaluation import perplexity
+from titans.training.pretrained import load_config, load_model
+
+
+def test_info_agrees_with_the_loaded_model(titans, model_folder):
+    model = load_model(str(model_folder))
+    described = describe(load_config(str(model_folder)))
+    state = model.initial_state(1)
+    assert sum(described["parameters"].values()) == model.num_parameters()
+    assert described["state"] == [sum(part.nbytes for part in layer) for layer in state.layers]
+    assert sum(described["state"]) == state.nbytes
+    assert described["parameters"]["embedding"] == 259 * 16
+    printed = titans("info", model_folder).stdout
+    assert re.search(rf"parameters +{model.num_parameters():,}\n", printed)
+    assert re.search(rf"state +{state.nbytes:,} bytes", printed)
+    assert "its segment of 8 tokens, and 2 persistent ones" in printed
+    assert re.search(r"memory chunk +4 tokens", printed)
+
+
+@pytest.mark.parametrize("variant", ["lmm", "mag", "mal", "swa"])
+def test_info_knows_all_variants(titans, model_folder, tmp_path, variant):
+    config = load_config(str(model_folder))
+    config.variant = variant
+    config.save_pretrained(tmp_path)
+    printed = titans("info", tmp_path).stdout
+    assert f"{variant}, 2 layers of width 16" in printed
+    assert ("no memory" in printed) == (variant == "swa")
+    assert ("there is no attention" in printed) == (variant == "lmm")
+    assert "  memory" in printed or variant == "swa"
+    assert f"{TitansForCausalLM(config).initial_state(1).nbytes:,} bytes a stream" in printed
+
+
+def test_info_needs_no_weights(titans, model_folder, tmp_path):
+    (tmp_path / "config.json").write_bytes((model_folder / "config.json").read_bytes())
+    assert "parameters" in titans("info", tmp_path).stdout
+
+
+def test_perplexity(titans, model_folder, tmp_path):
+    (tmp_path / "a.txt").write_text("some text to predict")
+    (tmp_path / "b.txt").write_text("more")
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    printed = titans("evaluate", "perplexity", model_folder, *files, "--out", tmp_path / "out")
+    name = str(model_folder)
+    expected = perplexity(load_model(name), load_tokenizer(name), documents(files))
+    assert f"bits per byte  {expected.bits_per_byte:.4f}" in printed.stdout
+    assert json.loads((tmp_path / "out" / "perplexity.json").read_text())["tokens"] == 24
+    assert (tmp_path / "out" / "perplexity.png").exists()
+
+
+def test_bad_data(titans, model_folder, tmp_path):
+    assert "does not exist" in titans("evaluate", "perplexity", model_folder, "gone.txt", status=2).stderr
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    assert "not UTF-8" in titans("evaluate", "perplexity", model_folder, tmp_path / "bad.txt", status=2).stderr
+
+
+@pytest.mark.parametrize("command", ["", "train", "generate", "info", "evaluate", "evaluate perplexity"])
+def test_help_teaches(titans, command):
+    printed = titans(*command.split(), "--help").stdout
+    assert f"titans {command}" in printed

@@ -1,0 +1,198 @@
+"""The token mixers under test, and the memory layer written out literally."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from titans import NeuralMemory
+from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.memory_as_context import MemoryAsContext
+from titans.layers.memory_as_gate import MemoryAsGate
+from titans.ops import associative_memory, initial_state
+
+DIM, HEADS = 16, 2
+TOKEN = {"rule": "token", "depth": 1}
+
+
+def memory(**options):
+    return NeuralMemory(DIM, HEADS, **{"chunk_size": 3, "expansion": 1, **options})
+
+
+def attention(window=4, persistent_tokens=2):
+    return SlidingWindowAttention(DIM, HEADS, window, persistent_tokens)
+
+
+def context(retrieved=None, persistent_tokens=2, **options):
+    return MemoryAsContext(Attention(DIM, HEADS, persistent_tokens), memory(**options), 5, retrieved)
+
+
+MIXERS = {
+    "memory": lambda: memory(persistent_tokens=2),
+    "memory-matrix": lambda: memory(depth=1),
+    "memory-three": lambda: memory(depth=3, activation="silu"),
+    "memory-four": lambda: memory(depth=4, activation="relu", expansion=2),
+    "memory-plain": lambda: memory(residual=False, norm=False, momentum=False, convolution=False),
+    "memory-no-forgetting": lambda: memory(forgetting=False),
+    "memory-channelwise": lambda: memory(channelwise_forgetting=True, expansion=2),
+    "memory-chunk-gates": lambda: memory(gates="chunk", persistent_tokens=2),
+    "memory-token": lambda: memory(**TOKEN, persistent_tokens=1),
+    "memory-token-channelwise": lambda: memory(**TOKEN, channelwise_forgetting=True, residual=True),
+    "attention": attention,
+    "attention-one": lambda: attention(window=1, persistent_tokens=0),
+    "gate": lambda: MemoryAsGate(attention(), memory()),
+    "gate-token": lambda: MemoryAsGate(attention(persistent_tokens=0), memory(**TOKEN)),
+    "context": context,
+    "context-retrieved": lambda: context(retrieved=3),
+    "context-bare": lambda: context(persistent_tokens=0, convolution=False, momentum=False, forgetting=False),
+    "context-token": lambda: context(**TOKEN),
+    "context-chunk-gates": lambda: context(gates="chunk", channelwise_forgetting=True),
+}
+
+
+@pytest.fixture(scope="session", params=MIXERS)
+def mixer(request, scrambled):
+    """Every mixer, with random float64 parameters."""
+    return scrambled(MIXERS[request.param]())
+
+
+@pytest.fixture(scope="session", params=MIXERS)
+def fresh_mixer(request):
+    """Every mixer, as initialised, in float32."""
+    torch.manual_seed(0)
+    return MIXERS[request.param]().eval()
+
+
+@pytest.fixture(scope="session")
+def make_mixer(scrambled):
+    """Make one mixer by name, with random float64 parameters."""
+    return lambda name: scrambled(MIXERS[name]())
+
+
+class LiteralMemory:
+    """A `NeuralMemory` as the semantics page reads, for whole streams without padding; runs on the reference op."""
+
+    def __init__(self, layer):
+        self.layer = layer
+        self.weights = initial_state(list(layer.initial_weights)).weights
+
+    def project(self, which, x, projection=None):
+        """SiLU(conv(x W)) split into heads: `[B, N, D]` to `[B, H, N, d]`; queries, keys and values are side by side."""
+        projection = self.layer.projection if projection is None else projection
+        here = slice(which * x.shape[-1], (which + 1) * x.shape[-1])
+        x = x @ projection.linear.weight[here].T
+        if projection.taps is not None:
+            taps, y = projection.taps[:, here], torch.zeros_like(x)
+            for t in range(x.shape[1]):
+                for back in range(min(4, t + 1)):
+                    y[:, t] += taps[3 - back] * x[:, t - back]
+            x = y
+        return F.silu(x).view(*x.shape[:2], self.layer.heads, -1).transpose(1, 2)
+
+    def queries(self, x, projection=None):
+        q = self.project(0, x, projection)
+        return q / q.norm(dim=-1, keepdim=True)
+
+    def gates(self, x):
+        """Theta, alpha, eta."""
+        layer, heads = self.layer, self.layer.heads
+        logits = x @ layer.gates.weight.T + layer.gates.bias
+        if layer.shared_gates:
+            size = layer.options["chunk_size"]
+            logits = torch.stack([logits[:, t // size * size] for t in range(x.shape[1])], 1)
+        logits = list(logits.unbind(-1))
+        step = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
+        eta = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid() if layer.gate_sizes[1] else 0 * step
+        alpha = 0 * step
+        if logits:
+            alpha = torch.sigmoid(torch.stack(logits, -1) - 8).view(*x.shape[:2], heads, -1).transpose(1, 2)
+            alpha = alpha.squeeze(-1)
+        return layer.theta_max * (1 - eta) * step, alpha, eta
+
+    def network_options(self):
+        return {**self.layer.network_options, "norm_weight": self.layer.memory_norm}
+
+    def write(self, x):
+        """Outputs `[B, N, D]` and the final state of the op, persistent tokens first."""
+        first = 0
+        if self.layer.persistent is not None:
+            first = len(self.layer.persistent)
+            x = torch.cat([self.layer.persistent.expand(len(x), -1, -1), x], 1)
+        k, v = self.project(1, x), self.project(2, x)
+        v = v / (v.square().mean(-1, keepdim=True).sqrt() / 10).clamp(min=1)
+        y, state = associative_memory(
+            self.queries(x),
+            k / k.norm(dim=-1, keepdim=True),
+            v,
+            *self.gates(x),
+            initial_state([w.expand(len(x), -1, -1, -1) for w in self.weights]),
+            implementation="reference",
+            **self.layer.options,
+            **self.network_options(),
+        )
+        return self.read_out(y, x)[:, first:], state
+
+    def recall(self, q, x, weights):
+        """Read only: the network applied to the queries."""
+        z = q
+        for i, w in enumerate(weights):
+            z = (getattr(F, self.layer.network_options["activation"])(z) if i else z) @ w
+        if self.layer.memory_norm is not None:
+            z = F.layer_norm(z, z.shape[-1:], eps=1e-6) * self.layer.memory_norm.unsqueeze(1)
+        return self.read_out(q + z if self.layer.network_options["residual"] else z, x)
+
+    def read_out(self, y, x):
+        y = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.layer.output_norm.weight
+        y = y.transpose(1, 2).flatten(2) * F.silu(x @ self.layer.output_gate.weight.T)
+        return y @ self.layer.output.weight.T
+
+
+@pytest.fixture(scope="session")
+def literal_memory():
+    return LiteralMemory
+
+
+class LiteralAttention:
+    """An `Attention` with one query at a time."""
+
+    def __init__(self, layer):
+        self.layer = layer
+        self.heads = layer.heads
+
+    def rotate(self, x, position):
+        """Rotary position of `x` `[B, H, d]`: pairs in the first half of the channels, the rest unchanged."""
+        d = x.shape[-1]
+        pairs = d // 4
+        y = x.clone()
+        for i in range(pairs):
+            angle = torch.tensor(position * self.layer.rope_theta ** (-i / pairs), dtype=x.dtype)
+            a, b = x[..., i], x[..., i + pairs]
+            y[..., i] = a * angle.cos() - b * angle.sin()
+            y[..., i + pairs] = b * angle.cos() + a * angle.sin()
+        return y
+
+    def split(self, x):
+        return x.view(len(x), self.heads, -1)
+
+    def __call__(self, x, position, seen):
+        """Attend from `x` `[B, D]` to persistent tokens and to `seen`, a list of (token, its position or None)."""
+        layer = self.layer
+        q = self.rotate(self.split(layer.query(x)), position)
+        keys, values = [], []
+        persistent = [] if layer.persistent is None else layer.persistent
+        for token, place in [(p.expand(len(x), -1), None) for p in persistent] + seen:
+            k = self.split(layer.key(token))
+            if place is None:
+                k = k.clone()
+                k[..., : k.shape[-1] // 4 * 2] = 0
+            else:
+                k = self.rotate(k, place)
+            keys.append(k)
+            values.append(self.split(layer.value(token)))
+        k, v = torch.stack(keys, 2), torch.stack(values, 2)  # [B, H, M, d]
+        scores = (q.unsqueeze(2) * k).sum(-1) / q.shape[-1] ** 0.5
+        return layer.output((scores.softmax(-1).unsqueeze(-1) * v).sum(2).flatten(1))
+
+
+@pytest.fixture(scope="session")
+def literal_attention():
+    return LiteralAttention

@@ -1,0 +1,83 @@
+"""MAC against its definition: retrieve, attend, update, read, one token at a time."""
+
+import pytest
+import torch
+
+from titans.layers.memory_as_context import MemoryAsContext
+
+
+def rms_norm(x, norm):
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.weight
+
+
+def written_out(layer, x, literal_memory, literal_attention):
+    """The outputs `[B, N, D]` of whole streams, after section 5 of the semantics page."""
+    memory, attention = literal_memory(layer.memory), literal_attention(layer.attention)
+    size, learned = layer.segment_length, layer.retrieval
+    queries = memory.queries(x, layer.query)
+    context = memory.weights
+    ys, outputs = [], []
+    for start in range(0, x.shape[1], size):
+        stop = min(start + size, x.shape[1])
+        if learned is None:
+            retrieved = memory.recall(queries[:, :, start:stop], x[:, start:stop], context)
+        else:
+            asked = learned.expand(len(x), -1, -1)
+            retrieved = memory.recall(memory.queries(asked, layer.query), asked, context)
+        for i in range(stop - start):
+            if learned is None:
+                seen = [(retrieved[:, j], j) for j in range(i + 1)]
+            else:
+                seen = [(retrieved[:, j], None) for j in range(len(learned))]
+            seen += [(x[:, start + j], j) for j in range(i + 1)]
+            ys.append(rms_norm(attention(x[:, start + i], i, seen), layer.gate.attention_norm))
+        # Every token so far is written again from the start: slow, and nothing is carried that could be wrong.
+        read, state = memory.write(torch.stack(ys, 1))
+        y = torch.stack(ys[start:], 1)
+        outputs.append(y * torch.sigmoid(rms_norm(read[:, start:], layer.gate.memory_norm)))
+        context = state.weights
+    return torch.cat(outputs, 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["context", "context-retrieved", "context-bare", "context-token", "context-chunk-gates"]
+)
+def test_equals_mac_written_out(make_mixer, literal_memory, literal_attention, close, name):
+    layer = make_mixer(name)
+    x = torch.randn(2, 13, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2.6 segments
+    with torch.no_grad():
+        close(layer(x)[0], written_out(layer, x, literal_memory, literal_attention), 1e-9)
+
+
+def test_recomputed_segments_give_equal_gradients(make_mixer, close, monkeypatch):
+    layer = make_mixer("context")
+    x = torch.randn(1, 83, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    parameters = dict(layer.named_parameters())
+
+    def gradients():
+        y, state = layer(x)
+        total = y.sin().sum() + state.context[0].sum()
+        return dict(zip(parameters, torch.autograd.grad(total, tuple(parameters.values())), strict=True))
+
+    recomputed = gradients()
+    monkeypatch.setattr("titans.layers.memory_as_context.group_size", lambda segments: segments)
+    close(recomputed, gradients(), 1e-8)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"segment_length": 0}, "segment_length=0"),
+    ({"segment_length": -5}, "segment_length=-5"),
+    ({"segment_length": 5, "retrieved_tokens": 0}, "retrieved_tokens=0"),
+])  # fmt: skip
+def test_options_that_cannot_work(make_mixer, options, message):
+    layer = make_mixer("context")
+    with pytest.raises(ValueError, match=message):
+        MemoryAsContext(layer.attention, layer.memory, **options)
+
+
+def test_states_of_other_segments(make_mixer):
+    layer = make_mixer("context")
+    x = torch.randn(1, 3, 16, dtype=torch.float64)
+    _, state = MemoryAsContext(layer.attention, layer.memory, 4).double()(x)
+    with pytest.raises(ValueError, match="another configuration"):
+        layer(x, state)

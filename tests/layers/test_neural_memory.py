@@ -1,0 +1,235 @@
+"""The memory layer: against its literal definition, reading, surprise, precision, compilation, what it refuses."""
+
+import copy
+
+import pytest
+import torch
+
+from titans import NeuralMemory
+
+DIM = 16
+MEMORIES = ["memory", "memory-matrix", "memory-three", "memory-four", "memory-plain", "memory-no-forgetting",
+            "memory-channelwise", "memory-chunk-gates", "memory-token", "memory-token-channelwise"]  # fmt: skip
+
+
+def tokens(batch, count, seed=0, dtype=torch.float64):
+    return torch.randn(batch, count, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_equals_the_layer_written_out(make_mixer, literal_memory, close, name):
+    layer, x = make_mixer(name), tokens(2, 14)
+    with torch.no_grad():
+        expected, memory = literal_memory(layer).write(x)
+        y, state = layer(x)
+    close(y, expected, 1e-10)
+    close((state.memory.weights, state.memory.surprise), (memory.weights, memory.surprise), 1e-10)
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_read_does_not_write(make_mixer, literal_memory, close, same, name):
+    layer, x, ask = make_mixer(name), tokens(2, 14), tokens(2, 5, seed=1)
+    with torch.no_grad():
+        _, state = layer(x)
+        before = state.clone()
+        found = layer.read(ask, state)
+        same(state, before)
+        literal = literal_memory(layer)
+        q = literal.queries(torch.cat([x, ask], 1))[:, :, 14:]  # the convolution sees the stream before
+        close(found, literal.recall(q, ask, state.memory.weights), 1e-10)
+        first = literal.recall(literal.queries(ask), ask, literal.weights)
+        if layer.persistent is None:
+            close(layer.read(ask), first, 1e-10)
+        assert not torch.allclose(found, first)
+
+
+def test_read_with_padding(make_mixer, close):
+    layer, x = make_mixer("memory"), tokens(2, 6)
+    mask = torch.tensor([[False, False, True, True, True, True], [True, True, True, False, True, False]])
+    with torch.no_grad():
+        y = layer.read(x, mask=mask)
+        assert (y[~mask] == 0).all()
+        for row in range(2):
+            close(y[row : row + 1, mask[row]], layer.read(x[row : row + 1, mask[row]]), 1e-12)
+
+
+def test_forward_is_read_where_nothing_is_written(make_mixer, close):
+    layer, x = copy.deepcopy(make_mixer("memory-no-forgetting")), tokens(2, 9)
+    with torch.no_grad():
+        layer.gates.bias[: layer.heads] = -1e4  # theta = 0
+        y, state = layer(x)
+        close(y, layer.read(x), 1e-12)
+        close(state.memory.weights, layer.initial_state(2).memory.weights, 0.0)
+
+
+@pytest.mark.parametrize("name", ["memory", "memory-token", "memory-three"])
+def test_surprise(make_mixer, close, name):
+    layer, x = make_mixer(name), tokens(2, 8)
+    mask = torch.tensor([[True] * 8, [False] * 3 + [True] * 5])
+    with torch.no_grad():
+        y, state, surprise = layer(x, None, mask, return_surprise=True)
+        close((y, state), layer(x, None, mask), 0.0)
+        assert surprise.shape == (2, 8, layer.heads)
+        assert (surprise[mask] > 0).all()
+        assert (surprise[~mask] == 0).all()
+        *_, alone = layer(x[1:, 3:], return_surprise=True)
+        close(surprise[1:, 3:], alone, 1e-10)
+
+
+def test_surprise_falls_as_a_token_repeats():
+    torch.manual_seed(0)
+    layer = NeuralMemory(DIM, 2, depth=1, rule="token")
+    x = tokens(1, 1, dtype=torch.float32).expand(-1, 60, -1)
+    *_, surprise = layer(x, return_surprise=True)
+    assert (surprise[:, -1] < 0.05 * surprise[:, 3]).all()
+
+
+def test_the_convolution_reaches_three_tokens_back(make_mixer):
+    """Without a memory to carry anything, a token reaches exactly the next three through the convolutions."""
+    layer = copy.deepcopy(make_mixer("memory-no-forgetting"))
+    with torch.no_grad():
+        layer.gates.bias[: layer.heads] = -1e4
+        x = tokens(1, 10)
+        other = x.clone()
+        other[:, 2] += 1
+        changed = (layer(x)[0] != layer(other)[0]).any(-1)[0]
+    assert changed.tolist() == [False] * 2 + [True] * 4 + [False] * 4
+
+
+# Precision and size ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"depth": 1, "rule": "token"}, {"gates": "chunk", "channelwise_forgetting": True}]
+)
+def test_the_inner_state_stays_in_float32(close, options):
+    torch.manual_seed(0)
+    layer, x = NeuralMemory(DIM, 2, chunk_size=4, persistent_tokens=2, **options), tokens(2, 11, dtype=torch.float32)
+    expected, _ = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, state = layer(x)
+        y.float().sum().backward()
+    assert {t.dtype for t in state.memory.tensors()} == {torch.float32}
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    close(y.float(), expected, 0.05)
+
+    half = copy.deepcopy(layer).bfloat16()
+    y, state = half(x.bfloat16())
+    y2, state = half(x.bfloat16(), state)
+    assert y.dtype == y2.dtype == torch.bfloat16
+    assert {t.dtype for t in state.memory.tensors()} == {torch.float32}
+    close(y.float(), expected, 0.05)
+    y2.float().sum().backward()
+    assert all(p.grad.isfinite().all() for p in half.parameters())
+
+
+def test_every_parameter_learns():
+    for options in (
+        {},
+        {"depth": 4, "channelwise_forgetting": True},
+        {"depth": 1, "rule": "token"},
+        {"gates": "chunk"},
+    ):
+        torch.manual_seed(0)
+        layer = NeuralMemory(DIM, 2, chunk_size=4, persistent_tokens=2, **options)
+        y, _ = layer(tokens(2, 9, dtype=torch.float32))
+        y.square().sum().backward()
+        for name, p in layer.named_parameters():
+            assert p.grad is not None, name
+            assert (p.grad != 0).any(), name
+        storages = {p.untyped_storage().data_ptr() for p in layer.parameters()}
+        assert len(storages) == len(list(layer.parameters()))  # real parameters, no views of others
+
+
+def test_state_dict_round_trip(make_mixer, same):
+    layer = make_mixer("memory")
+    other = NeuralMemory(DIM, 2, chunk_size=3, expansion=1, persistent_tokens=2).double()
+    other.load_state_dict(layer.state_dict())
+    x = tokens(1, 7)
+    same(other(x), layer(x))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile meets deprecations of its own
+@pytest.mark.parametrize(("backend", "options"), [
+    ("aot_eager", {}),
+    pytest.param("aot_eager", {"depth": 1, "rule": "token", "persistent_tokens": 1}, marks=pytest.mark.slow),
+    pytest.param("aot_eager", {"gates": "chunk", "channelwise_forgetting": True}, marks=pytest.mark.slow),
+    pytest.param("inductor", {}, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_compiled_equals_eager(close, backend, options):
+    """Outputs, state and gradients; a call that starts a stream, and one that continues it; without a graph break."""
+    if backend == "inductor":
+        cpp_builder = pytest.importorskip("torch._inductor.cpp_builder")
+        try:
+            cpp_builder.get_cpp_compiler()
+        except Exception as e:
+            pytest.skip(f"no C++ compiler: {e}")
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    layer = NeuralMemory(DIM, 2, chunk_size=4, **options)
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    x = tokens(2, 4, dtype=torch.float32)
+    results = []
+    for run in (layer, compiled):
+        layer.zero_grad()
+        y, state = run(x)
+        y.square().sum().backward()
+        gradients = {n: p.grad.clone() for n, p in layer.named_parameters()}
+        results.append((y, *run(2 * x, state.detach()), gradients))
+    close(results[1], results[0], 1e-5)
+
+
+# Bad input -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"heads": 3}, "dim=16 is not a multiple of heads=3"),
+    ({"heads": 0}, "heads=0"),
+    ({"dim": 0}, "dim=0"),
+    ({"depth": 0}, "depth=0"),
+    ({"expansion": -1}, "expansion=-1"),
+    ({"chunk_size": 0}, "chunk_size=0"),
+    ({"chunk_size": -4}, "chunk_size=-4"),
+    ({"rule": "online"}, "rule='online'"),
+    ({"gates": "none"}, "gates='none'"),
+    ({"activation": "tanh"}, "activation='tanh'"),
+    ({"persistent_tokens": -1}, "persistent_tokens=-1"),
+    ({"theta_max": 0.0}, "theta_max=0.0"),
+    ({"theta_max": -1.0}, "theta_max=-1.0"),
+    ({"theta_max": float("nan")}, "theta_max=nan"),
+    ({"rule": "token"}, "rule='token' needs depth=1"),
+    ({"rule": "token", "depth": 1, "norm": True}, "rule='token' needs depth=1 and norm=False"),
+    ({"rule": "token", "depth": 1, "gates": "chunk"}, "gates='chunk' needs rule='chunk'"),
+])  # fmt: skip
+def test_options_that_cannot_work(options, message):
+    with pytest.raises(ValueError, match=message):
+        NeuralMemory(**{"dim": DIM, "heads": 2, **options})
+
+
+def test_states_of_other_layers():
+    x = torch.randn(2, 5, DIM)
+    layer = NeuralMemory(DIM, 2)
+    for options in ({"heads": 4}, {"depth": 3}, {"expansion": 2}, {"convolution": False}, {"gates": "chunk"}):
+        _, state = NeuralMemory(**{"dim": DIM, "heads": 2, **options})(x)
+        with pytest.raises(ValueError, match="another configuration"):
+            layer(x, state)
+    _, state = layer(x)
+    with pytest.raises(ValueError, match="chunk_size=4"):
+        NeuralMemory(DIM, 2, chunk_size=4)(x, state)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        layer.read(x * torch.nan, state)
+    with pytest.raises(ValueError, match="x has shape"):
+        layer.read(x[..., :3], state)
+
+
+def test_nan_at_padding_is_no_error(make_mixer):
+    layer, x = make_mixer("memory"), tokens(2, 4)
+    x[0, :2] = torch.nan
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    mask[0, :2] = False
+    y, state = layer(x, None, mask)
+    assert y.isfinite().all()
+    for t in range(2):  # one token at a time, as in decoding
+        y, state = layer(x[:, t : t + 1], state, mask[:, t : t + 1])
+        assert y.isfinite().all()
+    assert all(t.isfinite().all() for t in state.tensors())

@@ -1,0 +1,129 @@
+"""Default memories on hostile streams: nothing becomes infinite, and repeated data is learned (semantics, section 3)."""
+
+import pytest
+import torch
+
+from titans import NeuralMemory
+
+DIM = 32
+LAYERS = {
+    "depth-1": {"depth": 1},
+    "depth-2": {},
+    "depth-3": {"depth": 3},
+    "depth-4": {"depth": 4},
+    "published-chunk": {"chunk_size": 16},
+    "plain": {"norm": False, "residual": False},
+    "token": {"rule": "token", "depth": 1},
+}
+layers = pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+
+
+def make_layer(options, seed=0):
+    torch.manual_seed(seed)
+    return NeuralMemory(DIM, 2, **options)
+
+
+def hostile_streams(count):
+    """One kind of stream in each row, `[B, count, DIM]`."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, DIM, generator=generator)
+
+    def repeated(period):
+        return x[:period].repeat(-(-count // period), 1)[:count]
+
+    outlier = x.clone()
+    outlier[count // 2] *= 1e6
+    alternating = torch.where(torch.arange(count).unsqueeze(1) % 2 == 0, x[0], -x[0])
+    silence = x.clone()
+    silence[count // 4 : count // 2] = 0
+    return torch.stack(
+        [repeated(1), repeated(4), repeated(6), repeated(8), repeated(12), repeated(64), 1e3 * x, 1e30 * x, 1e-6 * x,
+         outlier, 2 + 0.1 * x, alternating, silence, (1e3 * x).sign() * 1e4]
+    )  # fmt: skip
+
+
+@layers
+def test_training_stays_finite(options):
+    """4,096 tokens, forward and backward."""
+    layer = make_layer(options)
+    x = hostile_streams(4096).requires_grad_()
+    y, state = layer(x)
+    assert y.isfinite().all(2).all(1).tolist() == [True] * len(x)
+    assert all(t.isfinite().all() for t in state.tensors())
+    y.square().mean().backward()
+    assert x.grad.isfinite().all()
+    for name, p in layer.named_parameters():
+        assert p.grad.isfinite().all(), name
+
+
+def repeated_stream_losses(literal_memory, layer, pattern, lengths):
+    """Mean inner loss over the pattern `[B, P, DIM]` before it is read, and after each of the lengths. `[1 + n, B]`."""
+    literal = literal_memory(layer)
+    rows, period = len(pattern), pattern.shape[1]
+    # The convolution makes keys and values periodic after the first three tokens.
+    start = torch.cat([pattern[:, [-3 % period, -2 % period, -1 % period]], pattern], 1)
+    k, v = (literal.project(i, start)[:, :, 3:] for i in (1, 2))
+    k = k / k.norm(dim=-1, keepdim=True)
+
+    def loss(weights):
+        z = k
+        for i, w in enumerate(weights):
+            z = (torch.nn.functional.gelu(z) if i else z) @ w
+        if layer.memory_norm is not None:
+            z = torch.nn.functional.layer_norm(z, z.shape[-1:], eps=1e-6) * layer.memory_norm.unsqueeze(1)
+        found = k + z if layer.network_options["residual"] else z
+        return (found - v).square().sum(-1).mean((1, 2))
+
+    state = layer.initial_state(rows)
+    losses = [loss(state.memory.weights)]
+    for length in lengths:
+        _, state = layer(pattern.repeat(1, length // period, 1), state)
+        losses.append(loss(state.memory.weights))
+    return torch.stack(losses)
+
+
+@layers
+@pytest.mark.parametrize("period", [1, 4, 8])
+def test_inner_loss_falls_on_repeated_data(literal_memory, options, period):
+    layer = make_layer(options)
+    pattern = torch.randn(6, period, DIM, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        losses = repeated_stream_losses(literal_memory, layer, pattern, [256] * 16)
+    assert losses.isfinite().all()
+    ratio = losses / losses[0]
+    assert ratio[1:].max() < 1  # never above where it started
+    assert (ratio[-1] < 0.8).all()  # a normed network cannot reach every value, so not 0
+
+
+def test_a_matrix_memory_learns_a_repeated_token_exactly(literal_memory):
+    pattern = torch.randn(6, 1, DIM, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        losses = repeated_stream_losses(literal_memory, make_layer(LAYERS["token"]), pattern, [256])
+    assert (losses[1] < 1e-3 * losses[0]).all()
+
+
+@pytest.mark.slow
+@layers
+def test_reading_100_000_tokens_stays_finite(options):
+    layer = make_layer(options)
+    x = hostile_streams(4096)[:12]  # what repeats goes on repeating
+    state = None
+    with torch.no_grad():
+        for _ in range(25):
+            y, state = layer(x, state)
+            assert y.isfinite().all(2).all(1).tolist() == [True] * len(x)
+    assert all(t.isfinite().all() for t in state.tensors())
+
+
+@pytest.mark.slow
+@layers
+@pytest.mark.parametrize("period", [1, 8])
+def test_inner_loss_stays_low_for_100_000_tokens_of_repeated_data(literal_memory, options, period):
+    layer = make_layer(options)
+    pattern = torch.randn(6, period, DIM, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        losses = repeated_stream_losses(literal_memory, layer, pattern, [512] * 200)
+    assert losses.isfinite().all()
+    ratio = losses[8:] / losses[0]
+    assert ratio.mean() < 0.8
+    assert ratio.max() < 1
