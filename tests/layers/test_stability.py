@@ -5,7 +5,8 @@ import torch
 
 from titans import NeuralMemory
 
-DIM = 32
+DIM = 16
+SLOW = ("depth-1", "depth-3", "depth-4", "published-chunk")
 LAYERS = {
     "depth-1": {"depth": 1},
     "depth-2": {},
@@ -42,7 +43,9 @@ def hostile_streams(count):
     )  # fmt: skip
 
 
-@layers
+@pytest.mark.parametrize("options", [
+    pytest.param(options, id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name, options in LAYERS.items()
+])  # fmt: skip
 def test_training_stays_finite(options):
     """4,096 tokens, forward and backward."""
     layer = make_layer(options)
@@ -93,6 +96,17 @@ def test_inner_loss_falls_on_repeated_data(literal_memory, options, period):
     ratio = losses / losses[0]
     assert ratio[1:].max() < 1  # never above where it started
     assert (ratio[-1] < 0.8).all()  # a normed network cannot reach every value, so not 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_token_rule_survives_periodic_streams(seed):
+    """Momentum along a cycle of correlated keys can resonate."""
+    torch.manual_seed(seed)
+    layer = NeuralMemory(64, 2, **LAYERS["token"])
+    x = torch.stack([torch.randn(p, 64).repeat(-(-2048 // p), 1)[:2048] for p in (1, 2, 3, 4, 6, 8, 10, 12, 24)])
+    with torch.no_grad():
+        _, state = layer(x)
+    assert state.memory.weights[0].flatten(1).norm(dim=1).max() < 50  # it starts below 10
 
 
 def test_a_matrix_memory_learns_a_repeated_token_exactly(literal_memory):

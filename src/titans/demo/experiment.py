@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import resource
 import sys
 import time
@@ -17,7 +18,7 @@ from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 
-WINDOW = 32  # bytes in view of the attention of both models
+WINDOW = 16  # bytes in view of the attention of both models
 HELD_OUT = 0.05  # share of the corpus that is not trained on
 LEARNING_RATE = 4e-3
 WARM_UP = 0.1  # share of the training
@@ -31,7 +32,8 @@ class Plan:
         steps: training steps of each model.
         seconds: training ends early after so long, per model.
         lengths: bytes per sequence, as training goes on.
-        batch_bytes: bytes of text, and again of recall episodes, per step.
+        text_bytes: bytes of text per step.
+        recall_bytes: bytes of recall episodes per step.
         questions: recall questions per distance.
         test_bytes: bytes of held-out text to predict.
     """
@@ -39,13 +41,22 @@ class Plan:
     steps: int
     seconds: float
     lengths: tuple[int, ...]
-    batch_bytes: int
+    text_bytes: int
+    recall_bytes: int
     questions: int
     test_bytes: int
 
 
-FULL = Plan(steps=800, seconds=200, lengths=(64, 128, 256), batch_bytes=2048, questions=100, test_bytes=64 * 1024)
-QUICK = Plan(steps=25, seconds=15, lengths=(64, 128), batch_bytes=1024, questions=20, test_bytes=8 * 1024)
+FULL = Plan(
+    steps=500,
+    seconds=300,
+    lengths=(64, 64, 64, 128, 256),
+    text_bytes=1024,
+    recall_bytes=3072,
+    questions=100,
+    test_bytes=64 * 1024,
+)
+QUICK = dataclasses.replace(FULL, steps=20, seconds=15, questions=20, test_bytes=8 * 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +69,16 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
-    """A trained model and how it got there."""
+class Training:
+    """How a contestant was trained.
 
-    name: str
-    model: TitansForCausalLM
+    Args:
+        curve: logged steps.
+        steps: steps taken.
+        seconds: time taken.
+        bytes_per_second: bytes read per second, text and episodes.
+    """
+
     curve: list[Point]
     steps: int
     seconds: float
@@ -92,6 +108,7 @@ def _configuration(variant: str, intermediate_size: int) -> TitansConfig:
         memory_depth=1,
         memory_rule="token",
         memory_chunk_size=WINDOW,
+        rope_theta=100.0,
         initializer_range=0.125,
         bos_token_id=256,
         eos_token_id=257,
@@ -134,54 +151,44 @@ def read_corpus(documents: Iterator[Document], limit: int = 20_000_000) -> tuple
     return text[:-held_out], text[-held_out:]
 
 
-def train(
-    name: str,
-    config: TitansConfig,
-    text: Tensor,
-    plan: Plan,
-    progress: Callable[[float, Point | None], None],
-) -> Trained:
+def train(model: TitansForCausalLM, text: Tensor, plan: Plan, progress: Callable[[float, Point], None]) -> Training:
     """Train one contestant.
 
     Each step sums the loss of a batch of text and that of a batch of recall episodes; both contestants see the same
     batches in the same order.
 
     Args:
-        name: for the report.
-        config: the model.
+        model: the contestant; left in evaluation mode.
         text: bytes to train on.
         plan: how long.
-        progress: called with the share of the training done and, now and then, a point of the curve.
+        progress: called with the share of the training done and the last point of the curve.
 
     Returns:
-        The trained model.
+        How it went.
     """
-    torch.manual_seed(0)
-    model = TitansForCausalLM(config).train()
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     episodes, generator = RecallEpisodes(text, seed=1), torch.Generator().manual_seed(2)
-    curve, read, step, done, start = [], 0, 0, 0.0, time.monotonic()
-    while done < 1:
-        done = max(step / plan.steps, (time.monotonic() - start) / plan.seconds)
-        length = plan.lengths[min(len(plan.lengths) - 1, int(done * len(plan.lengths)))]
+    curve, read, step, start = [], 0, 0, time.monotonic()
+    while (done := max(step / plan.steps, (time.monotonic() - start) / plan.seconds)) < 1:
+        length = plan.lengths[int(done * len(plan.lengths))]
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(done / WARM_UP, 1.0, 1.01 - done)
-        rows = plan.batch_bytes // length
-        asked, answers = episodes.batch(rows, length)
-        plain = _text_batch(text, rows, length, generator)
+            group["lr"] = LEARNING_RATE * min((done + 0.01) / WARM_UP, 1.0, 1.01 - done)
+        asked, answers = episodes.batch(plan.recall_bytes // length, length)
+        plain = _text_batch(text, plan.text_bytes // length, length, generator)
         text_loss, recall_loss = model(plain, labels=plain).loss, model(asked, labels=answers).loss
         optimizer.zero_grad()
         (text_loss + recall_loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        read, step = read + 2 * rows * length, step + 1
-        point = None
-        if step % 10 == 0 or step == plan.steps:
-            point = Point(read, float(text_loss.detach()) / 0.6931471805599453, float(recall_loss.detach()))
-            curve.append(point)
-        progress(min(step / plan.steps, 1.0) if done < 1 else 1.0, point)
+        read, step = read + asked.numel() + plain.numel(), step + 1
+        if step % 10 == 1 or step == plan.steps:
+            curve.append(Point(read, float(text_loss.detach()) / math.log(2), float(recall_loss.detach())))
+        progress(done, curve[-1])
+    progress(1.0, curve[-1])
+    model.train(False)
     seconds = time.monotonic() - start
-    return Trained(name, model.eval(), curve, step, seconds, read / seconds)
+    return Training(curve, step, seconds, read / seconds)
 
 
 def _text_batch(text: Tensor, rows: int, length: int, generator: torch.Generator) -> Tensor:

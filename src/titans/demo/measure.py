@@ -11,9 +11,10 @@ from torch import Tensor
 from titans.data.corpora import Document
 from titans.data.recall import RecallEpisodes
 from titans.data.tokenizers import byte_tokenizer
-from titans.demo.experiment import WINDOW, Plan, Trained
+from titans.demo.experiment import WINDOW, Plan, Training, peak_memory
 from titans.evaluation.perplexity import PerplexityResult, perplexity
 from titans.evaluation.recall import RecallResult, recall
+from titans.models.modeling import TitansForCausalLM
 
 DISTANCES = tuple(WINDOW * factor for factor in (1, 4, 16, 64))
 TEST_DOCUMENT = 4096  # bytes of held-out text that are read as one document
@@ -21,27 +22,44 @@ PROMPT = "The "
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """Measurements of one contestant.
+class Contestant:
+    """All that the report says of one model.
 
     Args:
+        name: what to call it.
+        parameters: how many it has.
+        state_bytes: bytes of state per stream.
+        peak_memory: most memory its process held, bytes.
+        training: how it was trained.
         text: loss on held-out text, by position.
         recall: answers by distance.
         sample: text it wrote.
-        state_bytes: bytes of memory state per stream.
     """
 
+    name: str
+    parameters: int
+    state_bytes: int
+    peak_memory: int
+    training: Training
     text: PerplexityResult
     recall: list[RecallResult]
     sample: str
-    state_bytes: int
 
 
-def measure(trained: Trained, held_out: Tensor, plan: Plan, progress: Callable[[str], None]) -> Measured:
+def measure(
+    name: str,
+    model: TitansForCausalLM,
+    training: Training,
+    held_out: Tensor,
+    plan: Plan,
+    progress: Callable[[str], None],
+) -> Contestant:
     """Measure a trained model on text and facts it has not seen.
 
     Args:
-        trained: the model.
+        name: what to call it.
+        model: the model.
+        training: how it was trained.
         held_out: bytes of text.
         plan: how much to measure.
         progress: called with what is being done.
@@ -49,18 +67,18 @@ def measure(trained: Trained, held_out: Tensor, plan: Plan, progress: Callable[[
     Returns:
         The measurements.
     """
-    model = trained.model
     progress("predicting held-out text")
-    test = held_out[: plan.test_bytes]
-    documents = [_document(i, piece) for i, piece in enumerate(test.split(TEST_DOCUMENT))]
-    text = perplexity(model, byte_tokenizer(), documents)
+    pieces = held_out[: plan.test_bytes].split(TEST_DOCUMENT)
+    text = perplexity(model, byte_tokenizer(), [_document(i, piece) for i, piece in enumerate(pieces)])
     results = []
     for distance in DISTANCES:
         progress(f"recall over {distance:,} bytes")
         prompts, answers = RecallEpisodes(held_out, seed=3).probe(plan.questions, distance)
         results.append(recall(model, prompts, answers, distance))
     progress("writing text")
-    return Measured(text, results, _sample(trained), model.initial_state(1).nbytes)
+    sample = _sample(model)
+    state_bytes = model.initial_state(1).nbytes
+    return Contestant(name, model.num_parameters(), state_bytes, peak_memory(), training, text, results, sample)
 
 
 def _document(number: int, piece: Tensor) -> Document:
@@ -68,8 +86,8 @@ def _document(number: int, piece: Tensor) -> Document:
     return Document(f"held-out piece {number}", lambda: iter((text,)))
 
 
-def _sample(trained: Trained, length: int = 240) -> str:
+def _sample(model: TitansForCausalLM, length: int = 240) -> str:
     torch.manual_seed(4)
     prompt = torch.tensor([list(PROMPT.encode())])
-    ids = trained.model.generate(prompt, max_new_tokens=length, do_sample=True, temperature=0.7, top_k=0)
+    ids = model.generate(prompt, max_new_tokens=length, do_sample=True, temperature=0.7, top_k=0)
     return bytes(i for i in ids[0].tolist() if i < 256).decode("utf-8", errors="replace")

@@ -7,17 +7,18 @@ import dataclasses
 import html
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from titans.data.recall import CHANCE
-from titans.demo.experiment import WINDOW, Trained
-from titans.demo.measure import Measured
+from titans.demo.experiment import WINDOW
+from titans.demo.measure import Contestant
 
 COLOURS = ("#0b6e99", "#c4641b")
-Results = list[tuple[Trained, Measured]]
+Results = list[Contestant]
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1d2433; }
@@ -57,51 +58,42 @@ def write(folder: Path, results: Results, facts: dict[str, str]) -> Path:
 
 def verdict(results: Results) -> list[str]:
     """State in sentences what was measured, whichever way it came out."""
-    (memory, m), (_, a) = results
+    memory, attention = results
     sentences = []
-    for ours, theirs in zip(m.recall, a.recall, strict=True):
+    for ours, theirs in zip(memory.recall, attention.recall, strict=True):
         apart = "" if ours.low > theirs.high or theirs.low > ours.high else ", not clearly apart"
         sentences.append(
             f"Facts {ours.distance:,} bytes back ({ours.distance // WINDOW} × the window): {memory.name} answers "
             f"{ours.accuracy:.0%} right, attention only {theirs.accuracy:.0%}{apart} (chance {CHANCE:.0%})."
         )
-    gain = a.text.bits_per_byte - m.text.bits_per_byte
+    gain = attention.text.bits_per_byte - memory.text.bits_per_byte
     sentences.append(
-        f"Held-out text: {m.text.bits_per_byte:.3f} bits per byte with memory, {a.text.bits_per_byte:.3f} without; "
-        + (f"memory saves {gain:.3f}." if gain > 0 else f"memory does not help here, it costs {-gain:.3f}.")
+        f"Held-out text: {memory.text.bits_per_byte:.3f} bits per byte with memory, {attention.text.bits_per_byte:.3f} "
+        "without; " + (f"memory saves {gain:.3f}." if gain > 0 else f"memory does not help here, it costs {-gain:.3f}.")
     )
     return sentences
 
 
 def _numbers(results: Results) -> dict[str, Any]:
     return {
-        trained.name: {
-            "parameters": trained.model.num_parameters(),
-            "steps": trained.steps,
-            "seconds": round(trained.seconds, 1),
-            "bytes_per_second": round(trained.bytes_per_second),
-            "state_bytes": measured.state_bytes,
-            "bits_per_byte": measured.text.bits_per_byte,
-            "positions": [dataclasses.asdict(bucket) for bucket in measured.text.positions],
-            "recall": [dataclasses.asdict(r) | {"accuracy": r.accuracy} for r in measured.recall],
-            "curve": [dataclasses.asdict(point) for point in trained.curve],
-        }
-        for trained, measured in results
+        c.name: dataclasses.asdict(c) | {"recall": [dataclasses.asdict(r) | {"accuracy": r.accuracy} for r in c.recall]}
+        for c in results
     }
 
 
 def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> str:
-    names = "".join(f"<th>{html.escape(trained.name)}</th>" for trained, _ in results)
+    names = "".join(f"<th>{html.escape(c.name)}</th>" for c in results)
     rows = {
-        "parameters": [f"{t.model.num_parameters():,}" for t, _ in results],
+        "parameters": [f"{c.parameters:,}" for c in results],
         "attention window (bytes)": [f"{WINDOW}" for _ in results],
-        "trained on (bytes)": [f"{t.curve[-1].bytes:,}" for t, _ in results],
-        "training speed (bytes/s)": [f"{t.bytes_per_second:,.0f}" for t, _ in results],
-        "state per stream (bytes), however much was read": [f"{m.state_bytes:,}" for _, m in results],
-        "held-out text (bits per byte)": [f"{m.text.bits_per_byte:.3f}" for _, m in results],
+        "trained on (bytes)": [f"{c.training.curve[-1].bytes:,}" for c in results],
+        "training speed (bytes/s)": [f"{c.training.bytes_per_second:,.0f}" for c in results],
+        "peak memory (MiB)": [f"{c.peak_memory / 2**20:,.0f}" for c in results],
+        "state per stream (bytes), however much was read": [f"{c.state_bytes:,}" for c in results],
+        "held-out text (bits per byte)": [f"{c.text.bits_per_byte:.3f}" for c in results],
     }
-    for i, distance in enumerate(r.distance for r in results[0][1].recall):
-        cells = [m.recall[i] for _, m in results]
+    for cells in zip(*(c.recall for c in results), strict=True):
+        distance = cells[0].distance
         rows[f"recall over {distance:,} bytes ({distance // WINDOW} × window)"] = [
             f"{r.accuracy:.0%} ({r.low:.0%}–{r.high:.0%})" for r in cells
         ]
@@ -111,7 +103,7 @@ def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> st
     )
     run = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in facts.items())
     said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in verdict(results))
-    samples = "".join(f"<h3>{html.escape(t.name)}</h3><pre>{html.escape(m.sample)}</pre>" for t, m in results)
+    samples = "".join(f"<h3>{html.escape(c.name)}</h3><pre>{html.escape(c.sample)}</pre>" for c in results)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Titans demo</title><style>{STYLE}</style></head><body>
@@ -139,10 +131,11 @@ def _figure(width: float = 8.0) -> Figure:
 def _loss(results: Results) -> Figure:
     figure = _figure()
     left, right = figure.subplots(1, 2)
-    for colour, (trained, _) in zip(COLOURS, results, strict=True):
-        read = [point.bytes / 1e6 for point in trained.curve]
-        left.plot(read, [point.text_bits for point in trained.curve], color=colour, label=trained.name)
-        right.plot(read, [point.recall_loss for point in trained.curve], color=colour, label=trained.name)
+    for colour, contestant in zip(COLOURS, results, strict=True):
+        curve = contestant.training.curve
+        read = [point.bytes / 1e6 for point in curve]
+        left.plot(read, [point.text_bits for point in curve], color=colour, label=contestant.name)
+        right.plot(read, [point.recall_loss for point in curve], color=colour, label=contestant.name)
     left.set(xlabel="million bytes read", ylabel="bits per byte", title="text (training)")
     right.set(xlabel="million bytes read", ylabel="nats per answer", title="recall (training)")
     for axes in (left, right):
@@ -154,10 +147,10 @@ def _loss(results: Results) -> Figure:
 def _positions(results: Results) -> Figure:
     figure = _figure()
     axes = figure.subplots()
-    for colour, (trained, measured) in zip(COLOURS, results, strict=True):
-        buckets = measured.text.positions
-        bits = [bucket.loss / 0.6931471805599453 for bucket in buckets]
-        axes.plot([bucket.first for bucket in buckets], bits, marker="o", color=colour, label=trained.name)
+    for colour, contestant in zip(COLOURS, results, strict=True):
+        buckets = contestant.text.positions
+        bits = [bucket.loss / math.log(2) for bucket in buckets]
+        axes.plot([bucket.first for bucket in buckets], bits, marker="o", color=colour, label=contestant.name)
     axes.axvline(WINDOW, color="#777777", linestyle=":")
     axes.text(WINDOW, axes.get_ylim()[1], " window", va="top", color="#555555")
     axes.set_xscale("log", base=2)
@@ -170,16 +163,16 @@ def _positions(results: Results) -> Figure:
 def _recall(results: Results) -> Figure:
     figure = _figure()
     axes = figure.subplots()
-    for colour, (trained, measured) in zip(COLOURS, results, strict=True):
-        recalls = measured.recall
+    for colour, contestant in zip(COLOURS, results, strict=True):
+        recalls = contestant.recall
         accuracy = [r.accuracy for r in recalls]
         error = [[r.accuracy - r.low for r in recalls], [r.high - r.accuracy for r in recalls]]
         distances = [r.distance for r in recalls]
-        axes.errorbar(distances, accuracy, yerr=error, marker="o", capsize=4, color=colour, label=trained.name)
+        axes.errorbar(distances, accuracy, yerr=error, marker="o", capsize=4, color=colour, label=contestant.name)
     axes.axhline(CHANCE, color="#777777", linestyle=":", label="chance")
     axes.set_xscale("log", base=2)
-    axes.set_xticks([r.distance for r in results[0][1].recall])
-    axes.set_xticklabels([f"{r.distance:,}\n{r.distance // WINDOW} × window" for r in results[0][1].recall])
+    axes.set_xticks([r.distance for r in results[0].recall])
+    axes.set_xticklabels([f"{r.distance:,}\n{r.distance // WINDOW} × window" for r in results[0].recall])
     axes.set(ylim=(0, 1.02), xlabel="bytes between facts and question", ylabel="right answers", title="recall")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

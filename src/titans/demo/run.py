@@ -1,46 +1,38 @@
-"""The demonstration from corpus to report."""
+"""The demonstration from corpus to report: each contestant in a process, and on a core, of its own."""
 
 from __future__ import annotations
 
+import multiprocessing
 import platform
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import torch
 from rich.progress import Progress
+from torch import Tensor
 
 from titans.data.corpora import Document
+from titans.data.tokenizers import byte_tokenizer
 from titans.demo import report
-from titans.demo.experiment import FULL, QUICK, Point, configurations, peak_memory, read_corpus, train
-from titans.demo.measure import measure
-
-
-class _Line:
-    """One contestant's line of the progress display."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        self.progress, self.name = progress, name
-        self.task = progress.add_task(name, total=1.0)
-
-    def say(self, doing: str) -> None:
-        self.progress.update(self.task, description=f"{self.name}: {doing}")
-
-    def trained(self, done: float, point: Point | None) -> None:
-        self.progress.update(self.task, completed=done)
-        if point is not None:
-            self.say(f"text {point.text_bits:.2f} bits/byte, recall {point.recall_loss:.2f} nats")
+from titans.demo.experiment import FULL, QUICK, Plan, configurations, read_corpus, train
+from titans.demo.measure import Contestant, measure
+from titans.models.configuration import TitansConfig
+from titans.models.modeling import TitansForCausalLM
 
 
 def run(
     corpus: Iterator[Document], described: str, folder: Path, quick: bool, progress: Progress
 ) -> tuple[Path, list[str]]:
-    """Train both contestants, measure them, and write the report.
+    """Train both contestants, measure them, and write the report and the models.
 
     Args:
         corpus: text to train on.
         described: what the report calls it.
-        folder: where the report goes.
+        folder: where the report goes; the models go into folders below it.
         quick: take a minute instead of several.
         progress: where progress is shown.
 
@@ -52,22 +44,62 @@ def run(
     """
     start, plan = time.monotonic(), QUICK if quick else FULL
     text, held_out = read_corpus(corpus)
-    results = []
-    for name, config in configurations().items():
-        line = _Line(progress, name)
-        trained = train(name, config, text, plan, line.trained)
-        measured = measure(trained, held_out, plan, line.say)
-        line.say("done")
-        results.append((trained, measured))
+    contestants = configurations()
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(len(contestants), context) as pool:
+        messages = manager.Queue()
+        jobs = [
+            pool.submit(_compete, name, config, text, held_out, plan, folder, messages)
+            for name, config in contestants.items()
+        ]
+        try:
+            _show(jobs, messages, {name: progress.add_task(name, total=1.0) for name in contestants}, progress)
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        results = [job.result() for job in jobs]
     facts = {
         "corpus": f"{described}; {len(text):,} bytes for training, {len(held_out):,} held out",
         "form": "quick: too short to learn recall" if quick else "full",
-        "training stopped by": ", ".join(
-            f"{t.name}: {'steps' if t.steps >= plan.steps else 'time'} ({t.steps} steps)" for t, _ in results
+        "training ended by": ", ".join(
+            f"{c.name}: {'steps' if c.training.steps >= plan.steps else 'time'} ({c.training.steps})" for c in results
         ),
-        "took": f"{time.monotonic() - start:.0f} s",
-        "peak memory of the process": f"{peak_memory() / 2**20:.0f} MiB",
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
-        f"torch {torch.__version__}",
+        "took": f"{time.monotonic() - start:.0f} s, both models at the same time, one thread each",
+        "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
     }
     return report.write(folder, results, facts), report.verdict(results)
+
+
+def _compete(
+    name: str, config: TitansConfig, text: Tensor, held_out: Tensor, plan: Plan, folder: Path, messages: Queue[Any]
+) -> Contestant:
+    """Train, measure and save one contestant; says how far it is as (name, share done or None, what it does)."""
+    torch.set_num_threads(1)  # the operations are too small to share
+    torch.manual_seed(0)
+    model = TitansForCausalLM(config)
+    training = train(
+        model,
+        text,
+        plan,
+        lambda done, point: messages.put(
+            (name, done, f"text {point.text_bits:.2f} bits/byte, recall {point.recall_loss:.2f} nats")
+        ),
+    )
+    contestant = measure(name, model, training, held_out, plan, lambda doing: messages.put((name, None, doing)))
+    target = folder / name.lower().replace(" ", "-")
+    model.save_pretrained(target)
+    byte_tokenizer().save_pretrained(target)
+    messages.put((name, None, "done"))
+    return contestant
+
+
+def _show(jobs: list[Future[Contestant]], messages: Queue[Any], tasks: dict[str, Any], progress: Progress) -> None:
+    """Show what the contestants report until both are done or one has failed."""
+    while jobs and not any(job.done() and job.exception() for job in jobs):
+        while not messages.empty():
+            name, done, doing = messages.get()
+            progress.update(tasks[name], completed=done, description=f"{name}: {doing}")
+        if all(job.done() for job in jobs):
+            return
+        wait(jobs, timeout=0.2)

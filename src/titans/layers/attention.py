@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from titans.layers.mixer import Mixer, last
 from titans.state import AttentionState
 
-LOCALITY = 1.0  # initial bias of queries and keys
+LOCALITY = 3.0  # initial bias of queries and keys: a token's own place weighs e^2 to e^3 times its neighbours'
 
 
 class Attention(nn.Module):

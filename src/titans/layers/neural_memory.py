@@ -188,7 +188,7 @@ class NeuralMemory(Mixer):
         return y, state
 
     def recall(self, q: Tensor, x: Tensor, weights: list[Tensor]) -> Tensor:
-        """Read `weights` for queries `q` `[B, H, N, d]`, of any length, made of tokens `x` `[B, N, dim]`: `[B, N, dim]`."""
+        """Read `weights` for queries `q` `[B, H, N, d]`, of any length, made of tokens `x`; returns `[B, N, dim]`."""
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
         with torch.autocast(q.device.type, enabled=False):
             y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))

@@ -55,7 +55,7 @@ class TitansConfig(PreTrainedConfig):
         memory_rule: "chunk", or "token" (exact online rule; needs depth 1 and no norm). Default "chunk".
         memory_activation: "gelu", "silu" or "relu". Default "gelu".
         memory_residual: add the query to what is read. Default: on under rule "chunk", off under "token".
-        memory_norm: normalise what the memory MLP puts out. Default: as `memory_residual`.
+        memory_norm: normalise what the memory MLP puts out. Default: on under rule "chunk", off under "token".
         memory_momentum: keep past surprise. Default True.
         memory_forgetting: let the memory decay. Default True.
         memory_channelwise_forgetting: one forget gate per channel. Default False.

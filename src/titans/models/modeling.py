@@ -39,6 +39,11 @@ class TitansBlock(GradientCheckpointingLayer):
 
     def forward(self, hidden: Tensor, states: list[State] | None, mask: Tensor | None) -> tuple[Tensor, list[State]]:
         """Transform `hidden` `[B, N, D]`, continuing from the states of the block's mixers (None: a new stream)."""
+        if states is not None and len(states) != len(self.mixers):
+            raise ValueError(
+                f"the state comes from another configuration: its blocks have {len(states)} mixers, "
+                f"this model's {len(self.mixers)}"
+            )
         final = []
         for i, (mixer, norm) in enumerate(zip(self.mixers, self.mixer_norms, strict=True)):
             y, state = mixer(norm(hidden), None if states is None else states[i], mask)
@@ -115,10 +120,14 @@ class TitansModel(TitansPreTrainedModel):
             ValueError: not exactly one of `input_ids` and `inputs_embeds`, a token outside the vocabulary, or a state
                 that is not one of this configuration and batch.
         """
-        state = cache if cache is not None else past_key_values
+        state: Any = cache if cache is not None else past_key_values
         hidden = self._embed(input_ids, inputs_embeds)
         mask = _token_mask(attention_mask, hidden)
         if state is not None:
+            if not isinstance(state, MemoryState):
+                raise ValueError(
+                    f"the state is a {type(state).__name__}: expected a MemoryState that this model handed out"
+                )
             state = state.for_rows(hidden.shape[0], len(self.layers))
         use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
         final = []
@@ -136,9 +145,20 @@ class TitansModel(TitansPreTrainedModel):
             raise ValueError("pass exactly one of input_ids and inputs_embeds")
         if input_ids is None:
             assert inputs_embeds is not None
+            if (
+                inputs_embeds.dim() != 3
+                or 0 in inputs_embeds.shape
+                or inputs_embeds.shape[2] != self.config.hidden_size
+            ):
+                raise ValueError(
+                    f"inputs_embeds has shape {tuple(inputs_embeds.shape)}: "
+                    f"expected [batch, tokens >= 1, {self.config.hidden_size}]"
+                )
             return inputs_embeds
-        if input_ids.dim() != 2 or input_ids.shape[1] == 0:
-            raise ValueError(f"input_ids has shape {tuple(input_ids.shape)}: expected [batch, tokens >= 1]")
+        if input_ids.dim() != 2 or 0 in input_ids.shape or input_ids.is_floating_point():
+            raise ValueError(
+                f"input_ids is {input_ids.dtype} {tuple(input_ids.shape)}: expected integers [batch, tokens >= 1]"
+            )
         if input_ids.device.type == "cpu" and not torch.compiler.is_compiling():
             low, high = int(input_ids.min()), int(input_ids.max())
             if low < 0 or high >= self.config.vocab_size:

@@ -80,6 +80,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     checkpoint = last_intact_checkpoint(folder)
     if checkpoint is not None:
         _check_same_experiment(folder / _RECIPE_FILE, recipe)
+        _check_processes(checkpoint, args.world_size)
     size = model.num_parameters() / 1e6
     report(f"model: {size:,.2f} M parameters ({model.config.variant}), on {args.device}")
 
@@ -126,6 +127,8 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         "dataloader_pin_memory": gpu,
         "eval_strategy": "steps" if recipe.data.evaluation else "no",
         "eval_steps": section.get("save_steps", 500),
+        # A step in which no document starts gives the initial memory no gradient.
+        "ddp_find_unused_parameters": recipe.data.carry_state,
     }
     try:
         args = TrainingArguments(**(defaults | section))
@@ -259,6 +262,16 @@ def _check_same_experiment(path: Path, recipe: Recipe) -> None:
                 f"{path.parent} holds checkpoints of another experiment ({key} was {before.get(key)}, now "
                 f"it is {now.get(key)}): {_ELSEWHERE}"
             )
+
+
+def _check_processes(checkpoint: Path, processes: int) -> None:
+    """Refuse to deal the carried memories of some processes out to another number of them."""
+    states = len(list(checkpoint.glob("memory_state_*.safetensors")))
+    if states not in (0, processes):
+        raise TitansError(
+            f"{checkpoint} was made by {states} processes and cannot be resumed by {processes}: run as many, or "
+            f"{_ELSEWHERE}"
+        )
 
 
 def _decisive(recipe: Mapping[str, Any]) -> dict[str, Any]:

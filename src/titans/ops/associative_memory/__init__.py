@@ -93,8 +93,9 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     _check_shapes(q, k, v, theta, alpha, eta, mask, state, residual)
     batch, heads = q.shape[:2]
     if state.weights[0].shape[0] != batch:
-        state = state.map(lambda x: x.expand(batch, *x.shape[1:]))
-    dtype = state.weights[0].dtype
+        state = state.expand(batch)
+    dtype = torch.promote_types(state.weights[0].dtype, torch.float32)
+    state = state.to(dtype)
     if norm_weight is not None:
         if tuple(norm_weight.shape) not in (v.shape[-1:], (heads, v.shape[-1])):
             raise ValueError(

@@ -1,0 +1,55 @@
+import re
+
+import pytest
+import torch
+
+from titans.data.recall import IGNORE, KEYS, VALUES, RecallEpisodes
+
+TEXT = torch.tensor(list(b"plain filler text, lower case only, again and again. " * 40))
+
+
+def decode(ids):
+    return bytes(ids.tolist()).decode()
+
+
+def held_out(key, value):
+    return (7 * KEYS.index(key) + VALUES.index(value)) % 5 == 0
+
+
+def test_training_episodes_state_each_fact_first_and_label_only_later_statements():
+    ids, labels = RecallEpisodes(TEXT, seed=0).batch(8, 200)
+    for row, row_labels in zip(ids, labels, strict=True):
+        known = {}
+        answers = 0
+        for match in re.finditer("#([A-Z])([a-z])", decode(row)):
+            key, value = match.groups()
+            label = int(row_labels[match.end() - 1])
+            if key in known:
+                assert value == known[key]
+                assert label == ord(value)
+                answers += 1
+            else:
+                assert label == IGNORE
+                assert not held_out(key, value)
+            known[key] = value
+        assert len(known) <= 8
+        assert answers == int((row_labels != IGNORE).sum())
+        assert answers > 20
+
+
+@pytest.mark.parametrize("distance", [0, 1, 300])
+def test_probe_asks_for_a_held_out_fact_at_the_stated_distance(distance):
+    prompts, answers = RecallEpisodes(TEXT, seed=1, facts=5).probe(16, distance)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        text = decode(prompt)
+        facts = dict(re.findall("#([A-Z])([a-z])", text))
+        assert len(facts) == 5
+        assert all(held_out(key, value) for key, value in facts.items())
+        assert facts[text[-1]] == chr(answer)
+        assert len(text) == 3 * 5 + distance + 2
+
+
+def test_the_seed_decides_everything():
+    first, second, other = (RecallEpisodes(TEXT, seed=s).batch(4, 64)[0] for s in (5, 5, 6))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)

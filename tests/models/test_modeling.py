@@ -1,0 +1,404 @@
+"""Every variant: one stream cut anywhere, causal, rows apart, padding without effect; training; saving and loading."""
+
+import copy
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from titans import MemoryState, TitansConfig, TitansForCausalLM, TitansModel
+
+VOCABULARY = 23
+
+
+def text(batch, count, seed=0):
+    return torch.randint(VOCABULARY, (batch, count), generator=torch.Generator().manual_seed(seed))
+
+
+def read(model, ids, state=None, mask=None):
+    """Logits and state after reading."""
+    with torch.no_grad():
+        out = model(ids, attention_mask=mask, past_key_values=state, use_cache=True)
+    return out.logits, out.cache
+
+
+# One stream ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=5)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+@example([1] * 19)
+@example([4, 5, 3, 12])
+def test_any_split_equals_one_call(model, stream, close, lengths):
+    ids = text(2, sum(lengths))
+    found = stream(lambda start, stop, state: read(model, ids[:, start:stop], state), lengths)
+    close(found, read(model, ids), 1e-10)
+
+
+@pytest.mark.parametrize("lengths", [[7, 1, 12], [1] * 20])
+def test_any_split_equals_one_call_in_float32(make_model, variant, stream, close, lengths):
+    model = make_model(variant, torch.float32, fresh=True, initializer_range=0.2, memory_chunk_size=16)
+    ids = text(2, sum(lengths))
+    found = stream(lambda start, stop, state: read(model, ids[:, start:stop], state), lengths)
+    close(found, read(model, ids), 1e-4)
+
+
+@settings(max_examples=5)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**16), st.sampled_from((0.3, 0.6, 0.9)))
+def test_padding_anywhere_and_ragged_rows(model, close, lengths, seed, density):
+    """Every row of a padded, split batch equals its own tokens in one call."""
+    count = sum(lengths)
+    ids = text(3, count, seed)
+    mask = torch.rand(3, count, generator=torch.Generator().manual_seed(seed)) < density
+    outputs, state, start = [], None, 0
+    for length in lengths:
+        here = slice(start, start + length)
+        logits, state = read(model, ids[:, here], state, mask[:, here].long())
+        outputs.append(logits)
+        start += length
+    logits = torch.cat(outputs, 1)
+    assert state.tokens == count
+    for row in range(3):
+        if mask[row].any():
+            expected, final = read(model, ids[row : row + 1, mask[row]])
+            close(logits[row : row + 1, mask[row]], expected, 1e-10)
+            close(state.select(torch.tensor([row])).layers, final.layers, 1e-10)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_tokens_do_not_matter(model, same, close, side):
+    ids = text(2, 12)
+    mask = torch.ones(2, 12, dtype=torch.long)
+    padding = slice(0, 5) if side == "left" else slice(7, 12)
+    mask[1, padding] = 0
+    logits, state = read(model, ids, mask=mask)
+    other = ids.clone()
+    other[1, padding] = (other[1, padding] + 7) % VOCABULARY
+    changed, final = read(model, other, mask=mask)
+    real = mask.bool()
+    same((changed[real], final), (logits[real], state))
+    close(logits[1, real[1]], read(model, ids[1:, real[1]])[0][0], 1e-11)
+    close(logits[:1], read(model, ids[:1])[0], 1e-11)
+
+
+def test_a_longer_attention_mask_ends_with_this_call(model, close):
+    """As `generate` passes it: the mask of all that was read, with only the new tokens."""
+    ids, mask = text(2, 9), torch.ones(2, 9, dtype=torch.long)
+    mask[1, :3] = 0
+    _, state = read(model, ids[:, :6], mask=mask[:, :6])
+    close(read(model, ids[:, 6:], state, mask), read(model, ids[:, 6:], state), 0.0)
+
+
+def test_causal_and_remembering(model, same):
+    ids = text(2, 16)
+    logits, state = read(model, ids)
+    reach = 2 * (model.config.sliding_window - 1) + 1 if model.config.variant == "swa" else 16
+    for p in (0, 3, 4, 7, 11):
+        other = ids.clone()
+        other[:, p] = (other[:, p] + 5) % VOCABULARY
+        changed, final = read(model, other)
+        same(changed[:, :p], logits[:, :p])
+        for t in range(p, 16):
+            assert torch.equal(changed[:, t], logits[:, t]) == (t >= p + reach), f"token {p} at {t}"
+        if reach == 16:
+            assert any(not torch.equal(a, b) for a, b in zip(final.tensors(), state.tensors(), strict=True))
+
+
+def test_rows_are_independent(model, same, close):
+    ids = text(3, 11)
+    first, rest = torch.tensor([0]), torch.tensor([2, 1])
+    logits, state = read(model, ids)
+    other = torch.cat([ids[:1], (ids[1:] + 3) % VOCABULARY])
+    changed, final = read(model, other)
+    same((changed[:1], final.select(first)), (logits[:1], state.select(first)))
+    assert not torch.equal(changed[1], logits[1])
+    close((logits[rest], state.select(rest)), read(model, ids[rest]), 1e-11)
+
+
+def test_the_input_state_is_not_modified(model, same):
+    ids = text(2, 9)
+    _, state = read(model, ids[:, :4])
+    before = state.clone()
+    first = read(model, ids[:, 4:], state)
+    same(state, before)
+    same(read(model, ids[:, 4:], state), first)
+    start = model.initial_state(2)
+    assert isinstance(start, MemoryState)
+    same(read(model, ids, start), read(model, ids))
+
+
+def test_state_size_does_not_depend_on_the_tokens_read(model):
+    assert {read(model, text(1, n))[1].nbytes for n in (1, 3, 10, 60)} == {model.initial_state(1).nbytes}
+
+
+# Training --------------------------------------------------------------------------------------------------
+
+
+def test_loss_is_the_mean_cross_entropy_of_the_next_token(make_model, variant, close):
+    model = make_model(variant)
+    ids = text(2, 9)
+    labels = ids.clone()
+    labels[0, :4] = -100
+    out = model(ids, labels=labels)
+    expected = F.cross_entropy(out.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+    close(out.loss, expected, 1e-6)
+
+
+def test_use_cache(make_model):
+    model = make_model("mac")
+    ids = text(1, 4)
+    assert model(ids).cache is not None
+    assert model(ids, use_cache=False).cache is None
+    assert copy.deepcopy(model).train()(ids).cache is None
+    assert copy.deepcopy(model).train()(ids, use_cache=True).cache is not None
+
+
+def test_logits_to_keep(make_model, same):
+    model = make_model("mac")
+    ids = text(2, 6)
+    whole = read(model, ids)[0]
+    with torch.no_grad():
+        same(model(ids, logits_to_keep=2).logits, whole[:, -2:])
+        same(model(ids, logits_to_keep=torch.tensor([1, 4])).logits, whole[:, [1, 4]])
+        same(model(inputs_embeds=model.model.embed_tokens(ids)).logits, whole)
+
+
+def test_one_step_of_adamw_changes_every_parameter(model):
+    model = copy.deepcopy(model).train()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0)
+    ids = text(4, 14)
+    model(ids, labels=ids).loss.backward()
+    optimizer.step()
+    for name, p in model.named_parameters():
+        assert p.grad.isfinite().all(), name
+        assert (p != before[name]).any(), name
+    storages = [p.untyped_storage().data_ptr() for p in model.parameters()]
+    assert len(set(storages)) == len(storages)
+
+
+def test_training_lowers_the_loss(make_model, variant):
+    model = make_model(variant, torch.float32, fresh=True, num_hidden_layers=1).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    ids = text(1, 5).repeat(2, 4)
+    losses = []
+    for _ in range(12):
+        loss = model(ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert abs(losses[0] - math.log(VOCABULARY)) < 0.3
+    assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(make_model, variant, close, reentrant):
+    model = make_model(variant).train()
+    ids = text(2, 13)
+
+    def gradients():
+        model.zero_grad()
+        out = model(ids, labels=ids)
+        out.loss.backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    expected = gradients()
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": reentrant})
+    if reentrant:  # the embeddings must ask for gradients then
+        model.enable_input_require_grads()
+    close(gradients(), expected, 1e-11)
+
+
+def test_gradients_cross_calls_until_the_state_is_detached(make_model, variant, close):
+    model = make_model(variant)
+    ids = text(2, 13)
+    names = [name for name, _ in model.named_parameters()]
+
+    def gradients(loss):
+        found = torch.autograd.grad(loss, tuple(model.parameters()), retain_graph=True)
+        return dict(zip(names, found, strict=True))
+
+    weight = torch.randn(2, 13, VOCABULARY, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = gradients((model(ids).logits * weight).sum())
+    first = model(ids[:, :6])
+    second = model(ids[:, 6:], past_key_values=first.cache)
+    close(gradients((torch.cat([first.logits, second.logits], 1) * weight).sum()), whole, 1e-9)
+    cut = model(ids[:, 6:], past_key_values=first.cache.detach())
+    cut = gradients((torch.cat([first.logits, cut.logits], 1) * weight).sum())
+    assert any(not torch.allclose(cut[name], whole[name]) for name in names)
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # slower norms, same numbers
+@pytest.mark.parametrize("autocast", [True, False])
+def test_half_precision_keeps_the_inner_state_in_float32(make_model, variant, close, autocast):
+    model = make_model(variant, torch.float32, fresh=True, initializer_range=0.1, memory_chunk_size=8)
+    ids = text(2, 12)
+    expected = read(model, ids)[0]
+    half = model if autocast else copy.deepcopy(model).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        _, state = read(half, ids[:, :7])
+        logits, state = read(half, ids[:, 7:], state)
+        half.train()(ids, labels=ids).loss.backward()
+    assert logits.isfinite().all()
+    close(logits.float(), expected[:, 7:], 0.25)
+    for layer in state.layers:
+        for mixer in layer:
+            inner = getattr(mixer, "memory", None)
+            inner = getattr(inner, "memory", inner)
+            if inner is not None:
+                assert {t.dtype for t in inner.tensors() if t.is_floating_point()} == {torch.float32}
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in half.parameters())
+
+
+# Saving and loading ----------------------------------------------------------------------------------------
+
+
+def test_state_dict_round_trip(model, same):
+    other = TitansForCausalLM(copy.deepcopy(model.config)).double().eval()
+    missing = other.load_state_dict(model.state_dict())
+    assert not missing.missing_keys
+    assert not missing.unexpected_keys
+    ids = text(1, 7)
+    same(read(other, ids), read(model, ids))
+
+
+def test_save_and_load(model, tmp_path, close, same):
+    model.save_pretrained(tmp_path)
+    other = TitansForCausalLM.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    assert other.config.to_diff_dict().items() >= model.config.to_diff_dict().items()
+    same(dict(other.state_dict()), dict(model.state_dict()))
+    ids = text(1, 7)
+    close(read(other, ids), read(model, ids), 1e-11)  # not bit for bit: loaded weights lie elsewhere in memory
+    inner = TitansModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    with torch.no_grad():
+        close(inner(ids).last_hidden_state, model.model(ids).last_hidden_state, 1e-11)
+
+
+def test_every_parameter_is_initialised_when_none_is_saved(make_model, variant, tmp_path):
+    """Built on the meta device, as transformers does, and then filled by its initialisation alone."""
+    fresh = make_model(variant, torch.float32, fresh=True)
+    fresh.save_pretrained(tmp_path, state_dict={"lm_head.weight": fresh.lm_head.weight.detach().clone()})
+    torch.manual_seed(1)
+    loaded = TitansForCausalLM.from_pretrained(tmp_path)
+    for (name, p), q in zip(loaded.named_parameters(), fresh.parameters(), strict=True):
+        assert p.isfinite().all(), name
+        if q.std() > 0:
+            assert 0.5 < p.std() / q.std() < 2 or p.numel() < 20, name
+        else:
+            assert torch.equal(p, q), name
+
+
+def test_tied_embeddings_are_one_parameter(make_model):
+    tied, untied = make_model("lmm"), make_model("lmm", tie_word_embeddings=False)
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
+    assert untied.lm_head.weight is not untied.model.embed_tokens.weight
+    assert untied.num_parameters() == tied.num_parameters() + VOCABULARY * 8
+
+
+FRESH_PROCESS = """
+import sys
+import titans
+assert not {"transformers", "matplotlib", "datasets", "accelerate", "typer", "rich"} & set(sys.modules)
+titans.NeuralMemory
+assert not {"transformers", "matplotlib", "datasets"} & set(sys.modules)
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+folder, ids = sys.argv[1], torch.load(sys.argv[1] + "/ids.pt")
+model = AutoModelForCausalLM.from_pretrained(folder).eval()
+assert type(model) is titans.TitansForCausalLM
+assert type(AutoModel.from_pretrained(folder)) is titans.TitansModel
+assert type(AutoConfig.from_pretrained(folder)) is titans.TitansConfig
+with torch.no_grad():
+    torch.save(model(ids).logits, folder + "/logits.pt")
+"""
+
+
+def test_auto_model_in_a_fresh_process(make_model, tmp_path, close):
+    """`import titans` brings in nothing heavy, and is enough for the Auto classes."""
+    model = make_model("mac", torch.float32, fresh=True, initializer_range=0.3)
+    model.save_pretrained(tmp_path)
+    ids = text(2, 11)
+    torch.save(ids, tmp_path / "ids.pt")
+    subprocess.run(
+        [sys.executable, "-c", FRESH_PROCESS, str(tmp_path)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    close(torch.load(tmp_path / "logits.pt"), read(model, ids)[0], 1e-5)
+
+
+# Bad input -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ids", "message"), [
+    (torch.tensor([[1, 23]]), "token 23, outside the vocabulary of 23"),
+    (torch.tensor([[-1, 2]]), "token -1, outside the vocabulary"),
+    (torch.zeros(2, 0, dtype=torch.long), r"input_ids is torch.int64 \(2, 0\)"),
+    (torch.zeros(0, 2, dtype=torch.long), r"input_ids is torch.int64 \(0, 2\)"),
+    (torch.zeros(4, dtype=torch.long), r"input_ids is torch.int64 \(4,\)"),
+    (torch.zeros(1, 4), "input_ids is torch.float32"),
+])  # fmt: skip
+def test_bad_tokens(model, ids, message):
+    with pytest.raises(ValueError, match=message):
+        model(ids)
+
+
+def test_bad_embeddings(model):
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        model()
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        model(text(1, 2), inputs_embeds=torch.zeros(1, 2, 8))
+    for shape in ((1, 2, 7), (2, 8), (1, 0, 8)):
+        with pytest.raises(ValueError, match="inputs_embeds has shape"):
+            model(inputs_embeds=torch.zeros(shape, dtype=torch.float64))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        model(inputs_embeds=torch.full((1, 2, 8), torch.nan, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 4), (4,), (2, 1, 4)])
+def test_bad_attention_mask(model, shape):
+    with pytest.raises(ValueError, match="attention_mask has shape"):
+        model(text(2, 4), attention_mask=torch.ones(shape))
+
+
+def test_state_of_another_batch(model):
+    _, state = read(model, text(2, 4))
+    with pytest.raises(ValueError, match="holds 2 rows and the batch 3"):
+        read(model, text(3, 4), state)
+
+
+def test_state_that_is_none(model):
+    with pytest.raises(ValueError, match="expected a MemoryState"):
+        read(model, text(1, 4), [[None]])
+
+
+def test_state_of_another_configuration(make_model, variant):
+    model, ids = make_model(variant), text(1, 7)
+    for other in ("lmm", "mac", "mag", "mal", "swa"):
+        if other != variant:
+            _, state = read(make_model(other), ids)
+            with pytest.raises(ValueError, match=r"another configuration|expected a"):
+                read(model, ids, state)
+    changes = [{"num_hidden_layers": 1}, {"hidden_size": 16}]
+    if variant != "swa":
+        changes += [{"memory_depth": 1}, {"memory_expansion": 4}, {"memory_heads": 1}, {"memory_convolution": False},
+                    {"memory_gates": "chunk"}]  # fmt: skip
+    if variant in ("mag", "mal", "swa"):
+        changes += [{"sliding_window": 6}]
+    if variant == "mac":
+        changes += [{"segment_length": 5}, {"num_retrieved_tokens": 3}]
+    for change in changes:
+        _, state = read(make_model(variant, **change), ids)
+        with pytest.raises(ValueError, match="another configuration"):
+            read(model, ids, state)
+
+
+def test_config_survives_json(make_model, variant, tmp_path):
+    config = make_model(variant).config
+    config.save_pretrained(tmp_path)
+    assert TitansConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
