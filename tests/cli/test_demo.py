@@ -38,8 +38,7 @@ def test_from_text_to_report_and_models(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.stderr
     assert f"written: {out / 'report.html'}" in result.stdout
     numbers = json.loads((out / "results.json").read_text())
-    for name in ("titans-mac", "attention-only"):
+    parameters = {name.lower().replace(" ", "-"): numbers[name]["parameters"] for name in numbers if name != "run"}
+    for name in ("titans-mac", "titans-lmm", "attention-only"):
         model = TitansForCausalLM.from_pretrained(out / name)
-        assert (
-            model.num_parameters() == numbers[name.replace("titans-mac", "Titans MAC").replace("-", " ")]["parameters"]
-        )
+        assert model.num_parameters() == parameters[name]

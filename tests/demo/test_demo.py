@@ -30,10 +30,11 @@ def corpus(size):
 
 
 def test_contestants_have_equal_parameters_and_windows():
-    memory, attention = configurations().values()
-    assert (memory.variant, attention.variant) == ("mac", "swa")
-    assert memory.segment_length == attention.sliding_window == WINDOW
-    assert parameters(attention) == pytest.approx(parameters(memory), rel=0.01)
+    mac, *others = configurations().values()
+    assert [c.variant for c in (mac, *others)] == ["mac", "lmm", "swa"]
+    for other in others:
+        assert mac.segment_length == other.sliding_window == WINDOW
+        assert parameters(other) == pytest.approx(parameters(mac), rel=0.01)
 
 
 def test_held_out_text_is_the_end_of_the_corpus():
@@ -89,16 +90,16 @@ def test_report_needs_no_other_file_and_states_what_was_measured(results, tmp_pa
         assert f"{contestant.state_bytes:,}" in text
 
 
-def test_verdict_says_it_when_memory_does_not_help(results):
-    def with_recall(contestant, correct, bits):
+def test_verdict_says_what_was_measured_also_when_memory_does_not_help(results):
+    def with_numbers(contestant, correct, bits):
         recalls = [RecallResult(r.distance, 100, correct, *wilson(correct, 100)) for r in contestant.recall]
         text = dataclasses.replace(contestant.text, bits_per_byte=bits)
         return dataclasses.replace(contestant, text=text, recall=recalls)
 
-    ours, theirs = results
-    said = report.verdict([with_recall(ours, 0, 3.0), with_recall(theirs, 90, 2.5)])
-    assert all("0% right, attention only 90% (chance 4%)" in sentence for sentence in said[:-1])
-    assert "memory does not help here, it costs 0.500" in said[-1]
-    said = report.verdict([with_recall(ours, 88, 2.0), with_recall(theirs, 90, 2.5)])
-    assert all("not clearly apart" in sentence for sentence in said[:-1])
-    assert "memory saves 0.500" in said[-1]
+    mac, lmm, attention = results
+    said = report.verdict([with_numbers(mac, 1, 3.0), with_numbers(lmm, 90, 2.25), with_numbers(attention, 5, 2.5)])
+    assert "1% over 16 bytes (chance), 1% over 64 bytes (chance)" in said[0]
+    assert "0.500 more than attention only" in said[1]
+    assert "90% over 16 bytes, 90% over 64 bytes" in said[2]
+    assert "0.250 less than attention only" in said[3]
+    assert "5% over 1,024 bytes (chance 4%)" in said[4]

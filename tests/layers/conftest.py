@@ -80,7 +80,7 @@ class LiteralMemory:
         self.weights = initial_state(list(layer.initial_weights)).weights
 
     def project(self, which, x, projection=None):
-        """SiLU(conv(x W)) split into heads: `[B, N, D]` to `[B, H, N, d]`; queries, keys and values are side by side."""
+        """SiLU(conv(x W)) split into heads, `[B, H, N, d]`; queries, keys and values are side by side."""
         projection = self.layer.projection if projection is None else projection
         here = slice(which * x.shape[-1], (which + 1) * x.shape[-1])
         x = x @ projection.linear.weight[here].T
@@ -135,14 +135,14 @@ class LiteralMemory:
         )
         return self.read_out(y, x)[:, first:], state
 
-    def recall(self, q, x, weights):
-        """Read only: the network applied to the queries."""
+    def recall(self, q, weights):
+        """Read only: the network applied to the queries, `[B, H, N, d]`."""
         z = q
         for i, w in enumerate(weights):
             z = (getattr(F, self.layer.network_options["activation"])(z) if i else z) @ w
         if self.layer.memory_norm is not None:
             z = F.layer_norm(z, z.shape[-1:], eps=1e-6) * self.layer.memory_norm.unsqueeze(1)
-        return self.read_out(q + z if self.layer.network_options["residual"] else z, x)
+        return q + z if self.layer.network_options["residual"] else z
 
     def read_out(self, y, x):
         y = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.layer.output_norm.weight

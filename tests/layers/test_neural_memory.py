@@ -26,6 +26,18 @@ def test_equals_the_layer_written_out(make_mixer, literal_memory, close, name):
     close((state.memory.weights, state.memory.surprise), (memory.weights, memory.surprise), 1e-10)
 
 
+def test_large_values_are_bounded(make_mixer, literal_memory, close):
+    """Values beyond an RMS of 10 per head are scaled down to it; inputs beyond 10,000 are clipped."""
+    layer, x = make_mixer("memory-matrix"), 40 * tokens(1, 7)
+    with torch.no_grad():
+        literal = literal_memory(layer)
+        assert (literal.project(2, x).square().mean(-1) > 100).any()
+        expected, memory = literal.write(x)
+        y, state = layer(x)
+        close((y, state.memory.weights), (expected, memory.weights), 1e-9)
+        close(layer(1e7 * x.sign())[0], layer(1e4 * x.sign())[0], 0.0)
+
+
 @pytest.mark.parametrize("name", MEMORIES)
 def test_read_does_not_write(make_mixer, literal_memory, close, same, name):
     layer, x, ask = make_mixer(name), tokens(2, 14), tokens(2, 5, seed=1)
@@ -36,8 +48,8 @@ def test_read_does_not_write(make_mixer, literal_memory, close, same, name):
         same(state, before)
         literal = literal_memory(layer)
         q = literal.queries(torch.cat([x, ask], 1))[:, :, 14:]  # the convolution sees the stream before
-        close(found, literal.recall(q, ask, state.memory.weights), 1e-10)
-        first = literal.recall(literal.queries(ask), ask, literal.weights)
+        close(found, literal.read_out(literal.recall(q, state.memory.weights), ask), 1e-10)
+        first = literal.read_out(literal.recall(literal.queries(ask), literal.weights), ask)
         if layer.persistent is None:
             close(layer.read(ask), first, 1e-10)
         assert not torch.allclose(found, first)

@@ -17,7 +17,7 @@ from titans.data.recall import CHANCE
 from titans.demo.experiment import WINDOW
 from titans.demo.measure import Contestant
 
-COLOURS = ("#0b6e99", "#c4641b")
+COLOURS = ("#0b6e99", "#3d8b61", "#c4641b")
 Results = list[Contestant]
 
 STYLE = """
@@ -36,7 +36,7 @@ def write(folder: Path, results: Results, facts: dict[str, str]) -> Path:
 
     Args:
         folder: made if it does not exist.
-        results: the contestants, the one with memory first.
+        results: the contestants, the one without memory last.
         facts: what to say about the run (name to value).
 
     Returns:
@@ -58,18 +58,22 @@ def write(folder: Path, results: Results, facts: dict[str, str]) -> Path:
 
 def verdict(results: Results) -> list[str]:
     """State in sentences what was measured, whichever way it came out."""
-    memory, attention = results
+    *with_memory, attention = results
     sentences = []
-    for ours, theirs in zip(memory.recall, attention.recall, strict=True):
-        apart = "" if ours.low > theirs.high or theirs.low > ours.high else ", not clearly apart"
-        sentences.append(
-            f"Facts {ours.distance:,} bytes back ({ours.distance // WINDOW} × the window): {memory.name} answers "
-            f"{ours.accuracy:.0%} right, attention only {theirs.accuracy:.0%}{apart} (chance {CHANCE:.0%})."
+    for contestant in with_memory:
+        answers = ", ".join(
+            f"{r.accuracy:.0%} over {r.distance:,} bytes{'' if r.low > CHANCE else ' (chance)'}"
+            for r in contestant.recall
         )
-    gain = attention.text.bits_per_byte - memory.text.bits_per_byte
+        sentences.append(f"{contestant.name} recalls facts: {answers}.")
+        gain = attention.text.bits_per_byte - contestant.text.bits_per_byte
+        sentences.append(
+            f"{contestant.name} predicts held-out text with {contestant.text.bits_per_byte:.3f} bits per byte, "
+            f"{abs(gain):.3f} {'less' if gain > 0 else 'more'} than attention only."
+        )
+    answers = ", ".join(f"{r.accuracy:.0%} over {r.distance:,} bytes" for r in attention.recall)
     sentences.append(
-        f"Held-out text: {memory.text.bits_per_byte:.3f} bits per byte with memory, {attention.text.bits_per_byte:.3f} "
-        "without; " + (f"memory saves {gain:.3f}." if gain > 0 else f"memory does not help here, it costs {-gain:.3f}.")
+        f"Attention only, with {WINDOW} bytes in view per layer, recalls: {answers} (chance {CHANCE:.0%})."
     )
     return sentences
 
@@ -108,10 +112,10 @@ def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> st
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Titans demo</title><style>{STYLE}</style></head><body>
 <h1>Titans demo: what lies outside the attention window</h1>
-<p>Two byte-level models of equal size, trained on the same bytes in the same order. Both see {WINDOW} bytes by
-attention; only one has a memory that goes on learning while it reads. Facts like <code>#Qx</code> are stated once, text
-follows, and then <code>#Q</code> is asked: the right next byte is <code>x</code>. The pairs asked here never occurred
-in training.</p>
+<p>Byte-level models of equal size, trained on the same bytes in the same order. <b>Titans MAC</b> sees {WINDOW} bytes
+by attention and has a memory that goes on learning while it reads; <b>Titans LMM</b> is the memory alone; the last model
+is the attention alone. Facts like <code>#Qx</code> are stated once, text follows, and then <code>#Q</code> is asked:
+the right next byte is <code>x</code>. The pairs asked here never occurred in training.</p>
 <ul>{said}</ul>
 <h2>Recall</h2>{images["recall"]}
 <h2>Loss by position</h2>{images["positions"]}

@@ -1,4 +1,4 @@
-"""The demonstration from corpus to report: each contestant in a process, and on a core, of its own."""
+"""The demonstration from corpus to report: two contestants at a time, each on a core of its own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from titans.demo.measure import Contestant, measure
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 
+PROCESSES = 2
+
 
 def run(
     corpus: Iterator[Document], described: str, folder: Path, quick: bool, progress: Progress
 ) -> tuple[Path, list[str]]:
-    """Train both contestants, measure them, and write the report and the models.
+    """Train the contestants, measure them, and write the report and the models.
 
     Args:
         corpus: text to train on.
@@ -46,7 +48,7 @@ def run(
     text, held_out = read_corpus(corpus)
     contestants = configurations()
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(len(contestants), context) as pool:
+    with context.Manager() as manager, ProcessPoolExecutor(PROCESSES, context) as pool:
         messages = manager.Queue()
         jobs = [
             pool.submit(_compete, name, config, text, held_out, plan, folder, messages)
@@ -65,7 +67,7 @@ def run(
         "training ended by": ", ".join(
             f"{c.name}: {'steps' if c.training.steps >= plan.steps else 'time'} ({c.training.steps})" for c in results
         ),
-        "took": f"{time.monotonic() - start:.0f} s, both models at the same time, one thread each",
+        "took": f"{time.monotonic() - start:.0f} s, {PROCESSES} models at a time, one thread each",
         "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
     }
     return report.write(folder, results, facts), report.verdict(results)
@@ -95,7 +97,7 @@ def _compete(
 
 
 def _show(jobs: list[Future[Contestant]], messages: Queue[Any], tasks: dict[str, Any], progress: Progress) -> None:
-    """Show what the contestants report until both are done or one has failed."""
+    """Show what the contestants report until all are done or one has failed."""
     while jobs and not any(job.done() and job.exception() for job in jobs):
         while not messages.empty():
             name, done, doing = messages.get()

@@ -20,7 +20,6 @@ from titans.state import MemoryAsContextState, NeuralMemoryState
 class Segment(NamedTuple):
     """The inputs of a segment, or of a part of it."""
 
-    x: Tensor  # [B, n, D]
     query: Tensor  # [B, H_m, n, d_m], to the memory
     q: Tensor  # [B, H, n, d], rotated
     k: Tensor  # [B, H, n, d], rotated
@@ -44,7 +43,7 @@ class MemoryAsContext(Mixer):
 
     For a segment S, with the memory as the last segment left it:
 
-        h = M*(S W_Q)                              one retrieved token per segment token
+        h = norm(M*(S W_Q))                        one retrieved token per segment token
         y = norm(Attn([persistent | h | S]))       causal: token i sees h_j and S_j for j <= i only
         M is updated with y, token by token
         o = y * sigmoid(norm(M*(y)))               each token read at the memory as of that token
@@ -79,6 +78,7 @@ class MemoryAsContext(Mixer):
         self.gate = MemoryGate(memory.dim)
         # Not the memory's own queries: those are made of y, these of S.
         self.query = ConvolvedProjection(memory.dim, memory.heads, 1, memory.projection.taps is not None)
+        self.retrieval_norm = nn.RMSNorm(memory.dim // memory.heads, eps=1e-6)
         self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.dim)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
         self.reset_parameters()
@@ -123,7 +123,7 @@ class MemoryAsContext(Mixer):
         k = attention.rotate(attention.split_heads(attention.key(x)), slots.unsqueeze(1))
         v = attention.split_heads(attention.value(x))
         sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
-        parts = [y.split(sizes, dim) for y, dim in ((x, 1), (query, 2), (q, 2), (k, 2), (v, 2), (slots, 1))]
+        parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (slots, 1))]
         masks = [None] * len(sizes) if plan.mask is None else plan.mask.split(sizes, 1)
         complete = [
             span.complete if isinstance(span.complete, bool) else span.complete[:, i]
@@ -159,7 +159,7 @@ class MemoryAsContext(Mixer):
         attention, slots = self.attention, s.slots.unsqueeze(1)  # [B, 1, n]
         visible = torch.arange(self.segment_length, device=slots.device) <= slots.unsqueeze(-1)  # [B, 1, n, S]
         if self.retrieval is None:
-            h = self.memory.recall(s.query, s.x, carry.context)
+            h = self._retrieve(s.query, carry.context)
             retrieved = attention.rotate(attention.split_heads(attention.key(h)), slots)
             places = torch.cat([slots, slots + self.retrieved], 2)
             keys = _store(carry.keys, torch.cat([retrieved, s.k], 2), places, s.mask)
@@ -169,11 +169,16 @@ class MemoryAsContext(Mixer):
             y = attention.attend(s.q, keys.to(s.q.dtype), values.to(s.q.dtype), torch.cat([visible, visible], -1))
         else:
             keys, values = _store(carry.keys, s.k, slots, s.mask), _store(carry.values, s.v, slots, s.mask)
-            retrieved, answers = self._ask(carry.context, len(s.x))
+            retrieved, answers = self._ask(carry.context, len(s.q))
             seen = torch.cat([visible.new_ones(*visible.shape[:3], self.retrieved), visible], -1)
             all_keys, all_values = (torch.cat([a, b.to(a.dtype)], 2) for a, b in ((retrieved, keys), (answers, values)))
             y = attention.attend(s.q, all_keys, all_values, seen)
         return self.gate.attention_norm(attention.output(y)), keys, values
+
+    def _retrieve(self, query: Tensor, context: list[Tensor]) -> Tensor:
+        """`h = norm(M*(q))` for queries `[B, H_m, n, d_m]`, heads side by side: `[B, n, D]`."""
+        h: Tensor = self.retrieval_norm(self.memory.recall(query, context))
+        return h.transpose(1, 2).flatten(2)
 
     def _ask(self, context: list[Tensor], batch: int) -> tuple[Tensor, Tensor]:
         """Retrieve with the learned queries: keys and values of the answers, `[B, H, R, d]`."""
@@ -181,7 +186,7 @@ class MemoryAsContext(Mixer):
         x = self.retrieval.expand(batch, -1, -1)
         tail = self.query.initial_tail()
         (query,), _ = self.query(x, None if tail is None else tail.expand(batch, -1, -1), None)
-        h = self.memory.recall(query, x, context)
+        h = self._retrieve(query, context)
         attention = self.attention
         return attention.unplaced(attention.split_heads(attention.key(h))), attention.split_heads(attention.value(h))
 

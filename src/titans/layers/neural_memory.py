@@ -177,7 +177,7 @@ class NeuralMemory(Mixer):
 
         def read(x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[list[Tensor], NeuralMemoryState]:
             (q, _, _), _ = self.projection(x, state.tail, lengths)
-            return [self.recall(q, x, state.memory.weights)], state
+            return [self._read_out(self.recall(q, state.memory.weights), x)], state
 
         (y,), _ = self._run(read, x, state, mask)
         return y
@@ -187,12 +187,12 @@ class NeuralMemory(Mixer):
         (y,), state = self._write(x, state, lengths, return_surprise=False)
         return y, state
 
-    def recall(self, q: Tensor, x: Tensor, weights: list[Tensor]) -> Tensor:
-        """Read `weights` for queries `q` `[B, H, N, d]`, of any length, made of tokens `x`; returns `[B, N, dim]`."""
+    def recall(self, q: Tensor, weights: list[Tensor]) -> Tensor:
+        """Read the memory `weights` for queries `q` of any length: `M*(q)`, both `[B, H, N, d]`."""
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
         with torch.autocast(q.device.type, enabled=False):
             y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))
-        return self._read_out(y.to(q.dtype), x)
+        return y.to(q.dtype)
 
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, return_surprise: bool = True
