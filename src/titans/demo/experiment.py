@@ -50,7 +50,7 @@ class Plan:
 
 FULL = Plan(
     steps=500,
-    seconds=420,
+    seconds=450,
     lengths=(64, 64, 64, 128, 256),
     text_bytes=1024,
     recall_bytes=3072,

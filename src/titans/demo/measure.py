@@ -54,7 +54,7 @@ def measure(
     plan: Plan,
     progress: Callable[[str], None],
 ) -> Contestant:
-    """Measure a trained model on text and facts it has not seen.
+    """Measure a trained model on text it has not seen and new facts.
 
     Args:
         name: what to call it.

@@ -115,7 +115,7 @@ def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> st
 <p>Byte-level models of equal size, trained on the same bytes in the same order. <b>Titans MAC</b> sees {WINDOW} bytes
 by attention and has a memory that goes on learning while it reads; <b>Titans LMM</b> is the memory alone, the last
 model the attention alone. Facts like <code>#Qx</code> are stated once, text follows, and then <code>#Q</code> is asked:
-the right next byte is <code>x</code>. The pairs asked here never occurred in training.</p>
+the right next byte is <code>x</code>. Every question has new facts, so no answer can be known from training.</p>
 <ul>{said}</ul>
 <h2>Recall</h2>{images["recall"]}
 <h2>Loss by position</h2>{images["positions"]}
