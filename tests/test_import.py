@@ -21,7 +21,7 @@ def test_registration_in_any_order(order):
     code = (
         f"{order}\n"
         "from transformers import AutoConfig, AutoModel, AutoModelForCausalLM\n"
-        "config = AutoConfig.for_model('titans', vocab_size=9, hidden_size=8, num_hidden_layers=1)\n"
+        "config = AutoConfig.for_model('titans', vocab_size=9, hidden_size=16, num_hidden_layers=1)\n"
         "assert type(config) is titans.TitansConfig\n"
         "assert type(AutoModel.from_config(config)) is titans.TitansModel\n"
         "assert type(AutoModelForCausalLM.from_config(config)) is titans.TitansForCausalLM\n"

@@ -52,7 +52,8 @@ class MemoryAsContextState(State):
         memory: the memory as of the last token.
         context: the memory's weights as the last segment left them, L tensors `[B, H, d_in, d_out]`.
         query_tail: last inputs of the retrieval's convolution, `[B, 3, D]`; None without.
-        keys: keys of the current segment's retrieved and own tokens, `[B, H, R + S, d]`.
+        keys: keys of the current segment's retrieved and own tokens, `[B, H, 2 S, d]`; with learned queries, whose
+            answers are not stored, of its own tokens only, `[B, H, S, d]`.
         values: their values.
         offset: tokens read of the current segment: one integer, or int64 `[B]`.
     """

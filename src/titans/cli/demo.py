@@ -23,7 +23,7 @@ def demo(
         bool, typer.Option("--quick", help="The same steps in a minute; too short to learn recall.")
     ] = False,
 ) -> None:
-    """Train a small Titans model and its twin without memory, test recall far outside the window, write a report.
+    """Train small Titans models and a twin without memory, test recall far outside the window, write a report.
 
     At most 10 minutes on 2 CPU cores; downloads nothing. The corpus is the text that comes with Python, or --data.
 

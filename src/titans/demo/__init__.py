@@ -1,1 +1,1 @@
-"""The demonstration: train a Titans model and its twin without memory on real text, test recall, report."""
+"""The demonstration: train Titans models and a twin without memory on real text, test recall, report."""

@@ -18,7 +18,7 @@ from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 
-WINDOW = 16  # bytes in view of the attention of both models
+WINDOW = 16  # bytes in view of the attention
 HELD_OUT = 0.05  # share of the corpus that is not trained on
 LEARNING_RATE = 4e-3
 WARM_UP = 0.1  # share of the training
@@ -159,8 +159,8 @@ def read_corpus(documents: Iterator[Document], limit: int = 20_000_000) -> tuple
 def train(model: TitansForCausalLM, text: Tensor, plan: Plan, progress: Callable[[float, Point], None]) -> Training:
     """Train one contestant.
 
-    Each step sums the loss of a batch of text and that of a batch of recall episodes; both contestants see the same
-    batches in the same order.
+    Each step sums the loss of a batch of text and that of a batch of recall episodes, drawn with the same seeds for
+    every contestant. Where time runs short, lengths and learning rates run through their schedule in fewer steps.
 
     Args:
         model: the contestant; left in evaluation mode.

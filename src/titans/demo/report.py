@@ -27,7 +27,6 @@ table { border-collapse: collapse; width: 100%; }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid #d5d9e2; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
 img { max-width: 100%; } pre { background: #f3f5f8; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-p.verdict { background: #eef6f1; padding: .7rem 1rem; border-left: 4px solid #3d8b61; }
 """
 
 
@@ -112,7 +111,7 @@ def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> st
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Titans demo</title><style>{STYLE}</style></head><body>
 <h1>Titans demo: what lies outside the attention window</h1>
-<p>Byte-level models of equal size, trained on the same bytes in the same order. <b>Titans MAC</b> sees {WINDOW} bytes
+<p>Byte-level models of equal size, trained alike; bytes and steps are below. <b>Titans MAC</b> sees {WINDOW} bytes
 by attention and has a memory that goes on learning while it reads; <b>Titans LMM</b> is the memory alone, the last
 model the attention alone. Facts like <code>#Qx</code> are stated once, text follows, and then <code>#Q</code> is asked:
 the right next byte is <code>x</code>. Every question has new facts, so no answer can be known from training.</p>
@@ -128,8 +127,8 @@ the right next byte is <code>x</code>. Every question has new facts, so no answe
 """
 
 
-def _figure(width: float = 8.0) -> Figure:
-    return Figure(figsize=(width, 3.6), layout="constrained")
+def _figure() -> Figure:
+    return Figure(figsize=(8, 3.6), layout="constrained")
 
 
 def _loss(results: Results) -> Figure:

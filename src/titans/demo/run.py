@@ -48,7 +48,7 @@ def run(
     text, held_out = read_corpus(corpus)
     contestants = configurations()
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(PROCESSES, context) as pool:
+    with context.Manager() as manager, ProcessPoolExecutor(PROCESSES, context, max_tasks_per_child=1) as pool:
         messages = manager.Queue()
         jobs = [
             pool.submit(_compete, name, config, text, held_out, plan, folder, messages)
@@ -98,7 +98,7 @@ def _compete(
 
 def _show(jobs: list[Future[Contestant]], messages: Queue[Any], tasks: dict[str, Any], progress: Progress) -> None:
     """Show what the contestants report until all are done or one has failed."""
-    while jobs and not any(job.done() and job.exception() for job in jobs):
+    while not any(job.done() and job.exception() for job in jobs):
         while not messages.empty():
             name, done, doing = messages.get()
             progress.update(tasks[name], completed=done, description=f"{name}: {doing}")

@@ -16,34 +16,43 @@ class Attention(nn.Module):
     """Multi-head attention over whatever it is shown, with persistent tokens always in view.
 
     The first half of each head's channels carries rotary positions (Su et al., 2021), counted by the caller. Tokens
-    without a position, such as persistent ones, have keys in the other half only. Queries and keys have biases that
-    start equal, so that attention starts local: two equal vectors match best at distance 0. Without, it starts as an
-    average over everything in view, in which MAC hardly learns to recall (docs/design.md).
+    without a position, such as persistent ones, have keys in the other half only. Queries and keys have biases there
+    that start equal, so that attention starts local: two equal vectors match best at distance 0. Without, it starts as
+    an average over everything in view, in which MAC hardly learns to recall (docs/design.md).
 
     Args:
         dim: width D; a multiple of `heads`.
         heads: attention heads H.
         persistent_tokens: learned tokens visible to every query. Default 0.
         rope_theta: base of the rotary frequencies. Default 10,000.
+
+    Raises:
+        ValueError: `dim` is not a multiple of `heads`, a head has fewer than 4 channels, or `persistent_tokens` is
+            negative.
     """
 
     def __init__(self, dim: int, heads: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0) -> None:
         super().__init__()
         if dim % heads:
             raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
+        if dim // heads < 4:
+            raise ValueError(
+                f"dim={dim} gives {heads} heads of {dim // heads} channels: rotary positions need at least 4"
+            )
         if persistent_tokens < 0:
             raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
         self.heads, self.rope_theta = heads, rope_theta
         self.rotated = dim // heads // 4 * 2  # channels of a head that carry positions
-        self.query, self.key = (nn.Linear(dim, dim) for _ in range(2))
-        self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(2))
+        self.query, self.key, self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        # In the other channels a bias of the keys would add the same to every score.
+        self.query_bias, self.key_bias = (nn.Parameter(torch.empty(heads, 1, self.rotated)) for _ in range(2))
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise the biases and the persistent tokens."""
-        nn.init.constant_(self.query.bias, LOCALITY)
-        nn.init.constant_(self.key.bias, LOCALITY)
+        nn.init.constant_(self.query_bias, LOCALITY)
+        nn.init.constant_(self.key_bias, LOCALITY)
         if self.persistent is not None:
             nn.init.normal_(self.persistent)
 
@@ -52,13 +61,23 @@ class Attention(nn.Module):
         heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return heads
 
-    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Give `x` `[..., N, d]` its positions `[..., N]`."""
+    def place(self, x: Tensor, bias: Tensor, positions: Tensor) -> Tensor:
+        """Give queries or keys a position: add the bias and rotate.
+
+        Args:
+            x: `[B, H, N, d]`.
+            bias: `query_bias` or `key_bias`.
+            positions: `[N]`, or `[B, 1, N]`.
+
+        Returns:
+            The placed queries or keys `[B, H, N, d]`.
+        """
         half = self.rotated // 2
         steps = torch.arange(half, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
         angles = positions.unsqueeze(-1) * self.rope_theta ** (-steps / max(half, 1))
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        a, b, rest = x.split([half, half, x.shape[-1] - 2 * half], -1)
+        placed, rest = x.split([self.rotated, x.shape[-1] - self.rotated], -1)
+        a, b = (placed + bias.to(x.dtype)).chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def unplaced(self, k: Tensor) -> Tensor:
@@ -69,8 +88,8 @@ class Attention(nn.Module):
         """Attend to persistent tokens and to `k`.
 
         Args:
-            q: queries `[B, H, N, d]`, rotated.
-            k: keys `[B, H, M, d]`, rotated.
+            q: placed queries `[B, H, N, d]`.
+            k: placed keys `[B, H, M, d]`.
             v: values `[B, H, M, d]`.
             visible: which keys each query sees, bool, broadcastable to `[B, H, N, M]`.
 
@@ -100,7 +119,7 @@ class SlidingWindowAttention(Mixer):
         rope_theta: base of the rotary frequencies. Default 10,000.
 
     Raises:
-        ValueError: `dim` is not a multiple of `heads`, or `window` is below 1.
+        ValueError: `window` is below 1, or as `Attention`.
     """
 
     def __init__(
@@ -138,8 +157,8 @@ class SlidingWindowAttention(Mixer):
         q, k, v = (attention.split_heads(y) for y in (q, k, v))
         here = torch.arange(window + size, device=x.device)
         y = attention.attend(
-            attention.rotate(q, here[window:]),
-            attention.rotate(k, here),
+            attention.place(q, attention.query_bias, here[window:]),
+            attention.place(k, attention.key_bias, here),
             v,
             self._visible(here, blocks, state.filled),
         )

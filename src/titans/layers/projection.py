@@ -51,7 +51,8 @@ class ConvolvedProjection(nn.Module):
             The parts, `[B, H, N, D / H]` each, and the tail after x.
         """
         y = self.linear(bounded(x))
-        if self.taps is not None and tail is not None:
+        if self.taps is not None:
+            assert tail is not None  # checked with the state
             y, tail = short_convolution(y, self.taps, tail, lengths)
         y = F.silu(y).unflatten(-1, (self.parts, self.heads, -1))
         return y.permute(2, 0, 3, 1, 4).unbind(0), tail
