@@ -3,7 +3,8 @@ import re
 import pytest
 import torch
 
-from titans.data.recall import IGNORE, RecallEpisodes
+from titans.data.packing import IGNORED
+from titans.data.recall import RecallEpisodes
 
 TEXT = torch.tensor(list(b"plain filler text, lower case only, again and again. " * 40))
 
@@ -25,10 +26,10 @@ def test_training_episodes_state_each_fact_first_and_label_only_later_statements
                 assert label == ord(value)
                 answers += 1
             else:
-                assert label == IGNORE
+                assert label == IGNORED
             known[key] = value
         assert len(known) <= 8
-        assert answers == int((row_labels != IGNORE).sum())
+        assert answers == int((row_labels != IGNORED).sum())
         assert answers > 20
 
 

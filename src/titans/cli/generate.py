@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PIECE_LENGTH = 2048
+_LARGEST_SEED = (1 << 63) - 1
 _LONGEST_CHARACTER = 4  # bytes of the longest UTF-8 character
 
 
@@ -27,7 +29,9 @@ def generate(
         float,
         typer.Option(min=0.0, max=1.0, help="Sample from the likeliest tokens of this total probability."),
     ] = 0.95,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=_LARGEST_SEED, help="Makes sampling repeatable.", show_default=False)
+    ] = None,
 ) -> None:
     """Go on from a prompt, printing the text as it comes.
 
@@ -78,10 +82,17 @@ def continue_text(
         Whole characters, as soon as they are known.
 
     Raises:
-        TitansError: the prompt is empty and the tokenizer has no bos token.
+        TitansError: the prompt is empty and the tokenizer has no bos token, a sampling option is out of its
+            range, or the model fails, as with weights that hold NaN.
     """
     import torch
 
+    from titans.data.reasons import refused_as
+
+    if not 0 <= temperature < math.inf:
+        raise TitansError(f"temperature is {temperature}, expected a number from 0 up")
+    if not 0 <= top_p <= 1:
+        raise TitansError(f"top_p is {top_p}, expected a number from 0 to 1")
     generator = torch.Generator()
     if seed is None:
         generator.seed()
@@ -93,7 +104,8 @@ def continue_text(
         for piece in _pieces(tokenizer, prompt):
             state = None if outputs is None else outputs.cache
             ids = torch.tensor([piece], device=model.device)
-            outputs = model(ids, cache=state, use_cache=True, logits_to_keep=1)
+            with refused_as("the model cannot read the prompt"):
+                outputs = model(ids, cache=state, use_cache=True, logits_to_keep=1)
             context = piece[-_LONGEST_CHARACTER:]
         if outputs is None:
             raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
@@ -103,11 +115,9 @@ def continue_text(
             if token == tokenizer.eos_token_id:
                 break
             yield from writer.add(token)
-            outputs = model(
-                torch.tensor([[token]], device=model.device),
-                cache=outputs.cache,
-                use_cache=True,
-            )
+            ids = torch.tensor([[token]], device=model.device)
+            with refused_as("the model cannot go on with the text"):
+                outputs = model(ids, cache=outputs.cache, use_cache=True)
         yield from writer.flush()
 
 
@@ -138,9 +148,11 @@ def _pieces(tokenizer: Any, prompt: Iterable[str]) -> Iterator[list[int]]:
 def _sample(logits: Tensor, temperature: float, top_p: float, generator: Any) -> int:
     import torch
 
+    if not logits.isfinite().all():
+        raise TitansError("the model predicts NaN or infinity: its weights are damaged, or its training diverged")
     if temperature == 0:
         return int(logits.argmax())
-    probabilities, tokens = (logits / temperature).softmax(-1).sort(descending=True)
+    probabilities, tokens = ((logits - logits.max()).double() / temperature).softmax(-1).sort(descending=True)
     before = probabilities.cumsum(-1) - probabilities
     probabilities[(before >= top_p) & (before > 0)] = 0  # the likeliest token always stays
     return int(tokens[torch.multinomial(probabilities, 1, generator=generator)])

@@ -70,9 +70,10 @@ def _kinds(model: Any) -> dict[str, str]:
 
     from titans.layers.attention import Attention, SlidingWindowAttention
     from titans.layers.feed_forward import SwiGLU
+    from titans.layers.memory_as_context import MemoryAsContext
     from titans.layers.neural_memory import NeuralMemory
 
-    labels = {
+    labels: dict[type, str] = {
         nn.Embedding: "embedding",
         NeuralMemory: "memory",
         Attention: "attention",
@@ -80,6 +81,9 @@ def _kinds(model: Any) -> dict[str, str]:
         SwiGLU: "feed-forward",
     }
     kinds = {f"{name}.": labels[type(module)] for name, module in model.named_modules() if type(module) in labels}
+    for name, module in model.named_modules():
+        if isinstance(module, MemoryAsContext):  # how it asks the memory for the context
+            kinds |= {f"{name}.{part}": "memory" for part in ("query.", "retrieval", "retrieval_norm.")}
     return kinds | {"lm_head.": "output head"}
 
 

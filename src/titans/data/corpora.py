@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from titans.data.reasons import first_line
 from titans.errors import TitansError
 
 _READ_BYTES = 1 << 20
@@ -208,7 +209,7 @@ def _parquet_documents(path: Path, text_field: str) -> Iterator[Document]:
                     yield from _record_documents(f"{path}, row {row}", record, text_field)
                     row += 1
     except pyarrow.ArrowException as error:
-        raise TitansError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]})") from error
+        raise TitansError(f"{path} is not a readable parquet file ({first_line(error)})") from error
 
 
 def _hub_documents(source: HubSource, text_field: str) -> Iterator[Document]:
@@ -225,9 +226,8 @@ def _hub_documents(source: HubSource, text_field: str) -> Iterator[Document]:
     except TitansError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TitansError(
-            f'cannot read {_describe(source)} ({reason}), and no file or folder is named "{source.hub}"'
+            f'cannot read {_describe(source)} ({first_line(error)}), and no file or folder is named "{source.hub}"'
         ) from error
 
 
@@ -247,7 +247,10 @@ def _record_documents(where: str, record: object, text_field: str) -> Iterator[D
 
 def _no_field(where: str, text_field: str, fields: Sequence[object]) -> TitansError:
     found = ", ".join(map(str, fields)) or "none"
-    return TitansError(f'{where} has no field "{text_field}" (fields: {found}): name the right one as data.text_field')
+    return TitansError(
+        f'{where} has no field "{text_field}" (fields: {found}): name the right one, as data.text_field in a recipe or '
+        "as --text-field to titans evaluate"
+    )
 
 
 def _not_utf8(where: str, position: int) -> TitansError:

@@ -7,11 +7,12 @@ import string
 import torch
 from torch import Tensor
 
+from titans.data.packing import IGNORED
+
 MARK = "#"
 KEYS = string.ascii_uppercase
 VALUES = string.ascii_lowercase
 CHANCE = 1 / len(VALUES)
-IGNORE = -100  # label of a position that is not scored
 FILLER_SHARE = 0.15  # of the steps of a training episode
 MOST_FILLER = 11  # bytes of text per such step
 
@@ -40,7 +41,7 @@ class RecallEpisodes:
             length: bytes N of each.
 
         Returns:
-            Bytes and labels, both `[B, N]`: the labels of answers are the answers, all others `IGNORE`.
+            Bytes and labels, both `[B, N]`: the labels of answers are the answers, all others `IGNORED`.
         """
         episodes = [self._episode(length) for _ in range(rows)]
         ids, labels = (torch.tensor(x) for x in zip(*episodes, strict=True))
@@ -74,16 +75,16 @@ class RecallEpisodes:
         while len(ids) < length:
             draw = float(torch.rand((), generator=self.generator))
             if draw < FILLER_SHARE:
-                part, answer = self._filler(1 + self._integer(MOST_FILLER)), IGNORE
+                part, answer = self._filler(1 + self._integer(MOST_FILLER)), IGNORED
             elif unstated and (draw < 0.6 or not stated):
                 stated.append(unstated.pop())
-                part, answer = list(_fact(stated[-1], facts[stated[-1]]).encode()), IGNORE
+                part, answer = list(_fact(stated[-1], facts[stated[-1]]).encode()), IGNORED
             else:
                 queue = queue or self._shuffled(stated)
                 key = queue.pop()
                 part, answer = list(_fact(key, facts[key]).encode()), ord(facts[key])
             ids += part
-            labels += [IGNORE] * (len(part) - 1) + [answer]
+            labels += [IGNORED] * (len(part) - 1) + [answer]
         return ids[:length], labels[:length]
 
     def _facts(self) -> dict[str, str]:

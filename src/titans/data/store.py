@@ -17,8 +17,6 @@ from titans.data.tokenizers import encode_batch, largest_id, text_blocks
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedTokenizerBase
 
 
@@ -72,7 +70,6 @@ def build_store(
     text_field: str = "text",
     max_tokens: int | None = None,
     replace: bool = True,
-    progress: Callable[[int], None] | None = None,
 ) -> TokenStore:
     """Tokenize documents into a folder in constant memory, or reuse what an equal earlier call left.
 
@@ -87,7 +84,6 @@ def build_store(
         max_tokens: stop after the document that reaches this number of tokens. Default: read everything.
         replace: make the store anew if the folder holds one of other data or another tokenizer; False
             refuses. Default true.
-        progress: called with the number of tokens added. Default: nothing.
 
     Returns:
         The store, memory-mapped.
@@ -108,7 +104,7 @@ def build_store(
     unfinished.mkdir(parents=True)
     try:
         read = documents(sources, text_field=text_field)
-        dtype = _write_tokens(unfinished, read, tokenizer, max_tokens, progress)
+        dtype = _write_tokens(unfinished, read, tokenizer, max_tokens)
         (unfinished / "meta.json").write_text(json.dumps({"key": key, "dtype": dtype}))
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
@@ -122,7 +118,6 @@ def _write_tokens(
     read: Iterable[Document],
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int | None,
-    progress: Callable[[int], None] | None,
 ) -> str:
     """Write tokens.bin and offsets.npy; returns the type of the tokens."""
     dtype = "uint16" if largest_id(tokenizer) < 1 << 16 else "uint32"
@@ -131,8 +126,6 @@ def _write_tokens(
         for ids, last in _encoded(read, tokenizer):
             file.write(np.array(ids, dtype=dtype).tobytes())
             total += len(ids)
-            if progress is not None:
-                progress(len(ids))
             if last:
                 offsets.append(total)
                 if max_tokens is not None and total >= max_tokens:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from titans.data.reasons import first_line
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -64,9 +65,8 @@ def load_tokenizer(name: str = BYTES) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TitansError(
-            f'cannot load the tokenizer "{name}" ({reason}): expected "{BYTES}", a folder that holds a '
+            f'cannot load the tokenizer "{name}" ({first_line(error)}): expected "{BYTES}", a folder that holds a '
             "tokenizer, or the id of one on the Hugging Face hub"
         ) from error
     return tokenizer
@@ -86,7 +86,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> Non
     if largest >= vocab_size:
         raise TitansError(
             f"the tokenizer is larger than the model's vocabulary: its ids reach {largest} but vocab_size is "
-            f"{vocab_size}; set model.vocab_size to at least {largest + 1} or choose another tokenizer"
+            f"{vocab_size}; give the model its own tokenizer, or train a new one with model.vocab_size of at least "
+            f"{largest + 1}"
         )
 
 

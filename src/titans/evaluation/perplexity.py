@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from titans.data.corpora import Document
+from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode
 from titans.errors import TitansError
 
@@ -92,7 +93,8 @@ def perplexity(
         Loss, perplexity, bits per byte and the loss by position.
 
     Raises:
-        TitansError: nothing to predict, or the tokenizer is larger than the model's vocabulary.
+        TitansError: nothing to predict, the tokenizer is larger than the model's vocabulary, or the model fails,
+            as with weights that hold NaN.
     """
     import torch
 
@@ -122,7 +124,8 @@ def _losses(model: Any, tokenizer: Any, blocks: Iterable[str], piece_length: int
     state, position = None, 0
     for piece in _pieces(tokenizer, blocks, piece_length):
         ids = torch.tensor(piece, device=model.device)
-        outputs = model(ids[None, :-1], cache=state, use_cache=True)
+        with refused_as("the model cannot read the text"):
+            outputs = model(ids[None, :-1], cache=state, use_cache=True)
         state = outputs.cache
         yield position + 1, F.cross_entropy(outputs.logits[0].float(), ids[1:], reduction="none").tolist()
         position += len(piece) - 1
@@ -181,6 +184,8 @@ class _Sums:
         tokens, total = sum(self.counts), sum(self.losses)
         if not tokens:
             raise TitansError("the data is empty: there is no token to predict")
+        if not math.isfinite(total):
+            raise TitansError(f"the loss is {total}: the model's weights are damaged, or its training diverged")
         loss = total / tokens
         buckets = zip(self.losses, self.counts, strict=True)
         return PerplexityResult(

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 
 class MemoryGate(nn.Module):
-    """`norm_1(y) * sigmoid(norm_2(m))`, both norms with learnable scales (semantics, section 5).
+    """`attention_norm(y) * sigmoid(memory_norm(m))`, both norms with learnable scales (semantics, section 5).
+
+    The caller applies `attention_norm` itself, because MAC writes the normalised y into the memory before it gates.
 
     Args:
         dim: width of both inputs.

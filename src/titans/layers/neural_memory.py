@@ -26,7 +26,7 @@ class NeuralMemory(Mixer):
     Keys, values and queries are `SiLU(conv(x W))`, keys and queries of unit length per head; the memory is an
     MLP per head, written and read by `titans.ops.associative_memory`; what is read is normalised, gated by
     the input and projected. Inputs may be anything: token embeddings, patches of an image, samples of a
-    sensor.
+    sensor. Beyond ±10,000 they are clipped.
 
     The step size is `theta = theta_max (1 - eta) sigmoid(.)`. Without the factor `1 - eta` a momentum near 1
     multiplies every step by up to `1 / (1 - eta)`; with it, the matrix memory is stable for every momentum

@@ -117,8 +117,8 @@ class TitansModel(TitansPreTrainedModel):
             `last_hidden_state` `[B, N, D]` and, with `use_cache`, the state after the last token as `cache`.
 
         Raises:
-            ValueError: not exactly one of `input_ids` and `inputs_embeds`, a token outside the vocabulary, or a state
-                that is not one of this configuration and batch.
+            ValueError: not exactly one of `input_ids` and `inputs_embeds`, a token outside the vocabulary (checked on
+                the CPU), or a state whose shapes are not those of this configuration and batch.
         """
         state: Any = cache if cache is not None else past_key_values
         hidden = self._embed(input_ids, inputs_embeds)

@@ -29,10 +29,24 @@ def seal(checkpoint: Path) -> None:
     for path in files:
         _flush(path)
     sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
-    unfinished = checkpoint / f"{_MANIFEST}.unfinished"
-    unfinished.write_text(json.dumps(sizes, indent=1))
+    for folder in (path for path in checkpoint.rglob("*") if path.is_dir()):
+        _flush_names(folder)
+    write_whole(checkpoint / _MANIFEST, json.dumps(sizes, indent=1))
+    _flush_names(checkpoint.parent)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a crash leaves either what was there before or all of the new text, on disk.
+
+    Args:
+        path: the file; its folder exists.
+        text: what to write, as UTF-8.
+    """
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
     _flush(unfinished)
-    unfinished.replace(checkpoint / _MANIFEST)
+    unfinished.replace(path)
+    _flush_names(path.parent)
 
 
 def unseal(checkpoint: Path) -> None:
@@ -116,3 +130,14 @@ def _is_intact(checkpoint: Path) -> bool:
 def _flush(path: Path) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def _flush_names(folder: Path) -> None:
+    """Force to disk which files a folder holds; Windows opens no folders and does it by itself."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub.errors import StrictDataclassError
+
+from titans.data.reasons import first_line
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -36,8 +40,8 @@ def load_config(name: str) -> Any:
         raise TitansError(f'there is no model folder "{name}": expected a path or a hub id like owner/name')
     try:
         config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise TitansError(f'cannot load the model "{name}": {_first_line(error)}') from error
+    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+        raise TitansError(f'cannot load the model "{name}": {first_line(error)}') from error
     if not isinstance(config, TitansConfig):
         raise TitansError(f'"{name}" is a {config.model_type} model, expected a Titans model')
     return config
@@ -53,7 +57,8 @@ def load_model(name: str) -> PreTrainedModel:
         The model, on the CPU, for inference.
 
     Raises:
-        TitansError: there is none, it is no Titans model, or its weights are missing or damaged.
+        TitansError: there is none, it is no Titans model, or its weights are missing, damaged or those of
+            another model.
     """
     from safetensors import SafetensorError
 
@@ -61,12 +66,27 @@ def load_model(name: str) -> PreTrainedModel:
 
     config = load_config(name)
     try:
-        model: Any = TitansForCausalLM.from_pretrained(name, config=config, use_safetensors=True)
+        model: Any
+        model, found = TitansForCausalLM.from_pretrained(
+            name, config=config, use_safetensors=True, output_loading_info=True
+        )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise TitansError(f'cannot load the weights of the model "{name}": {_first_line(error)}') from error
+        raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
+    _check_complete(name, found, model.all_tied_weights_keys)
     loaded: PreTrainedModel = model.eval()
     return loaded
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def _check_complete(name: str, found: Mapping[str, Iterable[Any]], tied: Container[str]) -> None:
+    """Refuse weights that are not exactly the model's: transformers would go on with random ones."""
+    for kind, problem in (
+        ("missing_keys", "lack"),
+        ("unexpected_keys", "hold an unknown"),
+        ("mismatched_keys", "resize"),
+    ):
+        keys = sorted(str(key) for key in found[kind] if key not in tied)
+        if keys:
+            raise TitansError(
+                f'the weights of the model "{name}" {problem} {keys[0]} ({len(keys)} such): expected exactly the weights '
+                "that its config.json describes"
+            )

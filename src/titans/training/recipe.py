@@ -103,7 +103,8 @@ def parse_recipe(content: Mapping[str, Any], *, default_output_dir: str) -> Reci
         fields, hints = _model_fields()
         _check_keys(model, fields, "model.")
         _check_values(model, hints, "model.")
-    training = {"output_dir": default_output_dir} | dict(content.get("training", {}))
+    training = dict(content.get("training", {}))
+    training["output_dir"] = training.get("output_dir") or default_output_dir
     fields, hints = _training_fields()
     _check_keys(training, fields, "training.")
     _check_values(training, hints, "training.")
@@ -240,7 +241,9 @@ def _apply(content: dict[str, Any], override: str) -> None:
     *parents, last = key.split(".")
     section = content
     for depth, parent in enumerate(parents, start=1):
-        if not isinstance(section.setdefault(parent, {}), dict):
+        if section.get(parent) is None:  # an empty section is an absent one
+            section[parent] = {}
+        if not isinstance(section[parent], dict):
             raise TitansError(f'"{override}": "{".".join(parents[:depth])}" is a value, not a section')
         section = section[parent]
     section[last] = value

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, ProgressCallback, TrainerState, TrainingArguments, set_seed
 
 from titans.data.corpora import local_files
 from titans.data.packing import PieceDataset
+from titans.data.reasons import first_line
 from titans.data.store import build_store
 from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tokenizer
 from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
-from titans.training.checkpoints import last_intact_checkpoint
+from titans.training.checkpoints import last_intact_checkpoint, write_whole
 from titans.training.pretrained import load_config, load_model
 from titans.training.recipe import Recipe
 from titans.training.trainer import StreamTrainer
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
 _RECIPE_FILE = "recipe.yaml"
 _ELSEWHERE = "choose another training.output_dir, or delete this one to start anew"
 _FIXED_TRAINING = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
+_LEAST_TRAINING = {  # what transformers accepts and then cannot work with
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "dataloader_num_workers": 0,
+    "learning_rate": 0,
+    "weight_decay": 0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +100,12 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     report(f"data: {tokens:,} tokens in {documents:,} documents, {len(train_set):,} batches an epoch")
     if args.should_save:
         text = yaml.safe_dump(_as_yaml(recipe), sort_keys=False, allow_unicode=True)
-        (folder / _RECIPE_FILE).write_text(text, encoding="utf-8")
+        write_whole(folder / _RECIPE_FILE, text)
 
-    trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)
+    try:
+        trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise TitansError(f"training cannot be set up as the training section says: {first_line(error)}") from error
     state = _run(trainer, folder, checkpoint, report)
     log = state.log_history
     losses = {int(entry["step"]): entry["loss"] for entry in log if "loss" in entry}
@@ -133,7 +146,11 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
     try:
         args = TrainingArguments(**(defaults | section))
     except (TypeError, ValueError, ImportError) as error:
-        raise TitansError(f"the training section does not work: {_first_line(error)}") from error
+        raise TitansError(f"the training section does not work: {first_line(error)}") from error
+    for name, least in _LEAST_TRAINING.items():
+        value = getattr(args, name)
+        if value is not None and not value >= least:  # NaN is no less than anything
+            raise TitansError(f"training.{name} is {value}, expected at least {least}")
     if args.eval_strategy != "no" and not recipe.data.evaluation:
         raise TitansError("training.eval_strategy asks for an evaluation, but there is no data.evaluation")
     return args
@@ -162,8 +179,8 @@ def build_model(model: Mapping[str, Any] | str, tokenizer: PreTrainedTokenizerBa
     special = {name: getattr(tokenizer, name) for name in names}
     try:
         config = TitansConfig(**({"vocab_size": largest_id(tokenizer) + 1} | special | dict(model)))
-    except ValueError as error:
-        raise TitansError(f"the model section does not work: {_first_line(error)}") from error
+    except (ValueError, StrictDataclassError) as error:
+        raise TitansError(f"the model section does not work: {first_line(error)}") from error
     check_vocabulary(tokenizer, config.vocab_size)
     return TitansForCausalLM(config)
 
@@ -223,6 +240,10 @@ def _run(trainer: StreamTrainer, folder: Path, checkpoint: Path | None, report: 
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(folder)) from None
+    except TitansError:
+        raise
+    except ValueError as error:
+        raise TitansError(_divergence(folder, error)) from error
     if stop.requested and trainer.state.global_step < trainer.state.max_steps:
         raise KeyboardInterrupt(_resume_hint(folder))
     _save(trainer.model, trainer, folder)
@@ -243,6 +264,12 @@ def _resume_hint(folder: Path) -> str:
     if checkpoint is None:
         return "interrupted before the first checkpoint: the same command starts anew"
     return f"interrupted: the same command resumes from {checkpoint}"
+
+
+def _divergence(folder: Path, error: ValueError) -> str:
+    checkpoint = last_intact_checkpoint(folder)
+    left = "there is no whole checkpoint yet" if checkpoint is None else f"the last whole checkpoint is {checkpoint}"
+    return f"training diverged or cannot go on ({first_line(error)}); {left}; lower training.learning_rate"
 
 
 def _say_nothing(line: str) -> None:
@@ -288,7 +315,3 @@ def _as_yaml(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain YAML values, defaults included."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe), default=str))
     return plain
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

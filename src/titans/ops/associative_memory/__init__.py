@@ -63,6 +63,8 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     `norm_weight` and the state. The inner state and gradient keep the state's precision (at least float32), also
     under autocast.
 
+    Values are not checked, so that nothing waits for an accelerator: NaN spoils the state (the layers refuse it).
+
     Args:
         q: queries `[B, H, N, d_in]`.
         k: keys `[B, H, N, d_in]`.
