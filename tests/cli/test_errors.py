@@ -1,11 +1,18 @@
 """What a user can correct is one clear sentence on stderr and exit status 2."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from titans import TitansForCausalLM
+from titans.data import load_tokenizer
+from titans.training.pretrained import load_config
 
 RECIPE = "model: {variant: swa, hidden_size: 16, num_attention_heads: 2}\ndata: {train: %s}\n"
 
@@ -35,6 +42,8 @@ def refused(titans, *arguments):
         ("model.sliding_window=-1", "sliding_window"),
         ("data.train=missing.txt", '"missing.txt" does not exist'),
         ("tokenizer=nowhere/at/all", 'cannot load the tokenizer "nowhere/at/all"'),
+        ("model.eos_token_id=[a]", "eos_token_id"),
+        ("training.report_to=nonsense", "nonsense"),
         ("model=nowhere/at/all", 'there is no model folder "nowhere/at/all"'),
     ],
 )
@@ -84,9 +93,83 @@ def test_damaged_models(titans, model_folder, tmp_path):
     config = copy("config")
     (config / "config.json").write_text("{")
     assert "cannot load the model" in refused(titans, "info", config)
+    (config / "config.json").write_text((model_folder / "config.json").read_text().replace("1e-06", '"x"'))
+    assert "rms_norm_eps" in refused(titans, "info", config)
     other = copy("other")
     (other / "config.json").write_text('{"model_type": "gpt2"}')
     assert "is a gpt2 model, expected a Titans model" in refused(titans, "info", other)
+
+
+def rewrite(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def grow(weights):
+    name = next(iter(weights))
+    weights[name] = torch.cat([weights[name], weights[name]])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda weights: weights.pop("model.norm.weight"), "lack model.norm.weight (1 such)"),
+        (lambda weights: weights.update(extra=torch.ones(1)), "hold an unknown extra (1 such)"),
+        (grow, "cannot load the weights"),
+    ],
+)
+def test_weights_of_another_model(titans, model_folder, tmp_path, change, sentence):
+    folder = shutil.copytree(model_folder, tmp_path / "changed")
+    rewrite(folder, change)
+    result = titans("generate", folder, "--prompt", "x", status=2)
+    assert sentence in result.stderr.splitlines()[-1]  # transformers may have warned before
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize("variant", ["mac", "swa"])
+def test_weights_that_are_not_finite(titans, model_folder, tmp_path, variant):
+    config = load_config(str(model_folder))
+    config.variant = variant
+    model = TitansForCausalLM(config)
+    model.save_pretrained(tmp_path / "nan")
+    load_tokenizer().save_pretrained(tmp_path / "nan")
+    rewrite(tmp_path / "nan", lambda weights: [weight.fill_(torch.nan) for weight in weights.values()])
+    (tmp_path / "text.txt").write_text("some text")
+    assert "NaN" in refused(titans, "generate", tmp_path / "nan", "--prompt", "x")
+    stderr = titans("evaluate", "perplexity", tmp_path / "nan", tmp_path / "text.txt", status=2).stderr
+    assert re.search(r"^error: .*nan", stderr, re.I | re.M)
+
+
+def test_a_training_that_diverges(titans, tmp_path):
+    (tmp_path / "text.txt").write_text("some text to learn from, more than once " * 9)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.replace("swa", "lmm") % (tmp_path / "text.txt"))
+    settings = ("learning_rate=1e30", "max_steps=5", "save_steps=1", "report_to=none", "lr_scheduler_type=constant")
+    overrides = [f"training.{setting}" for setting in (f"output_dir={tmp_path / 'out'}", *settings)]
+    result = titans("train", path, "data.sequence_length=16", *overrides, status=2)
+    assert re.search(
+        r"error: training diverged or cannot go on \(x holds NaN.*\); the last whole checkpoint is .*checkpoint-\d; "
+        r"lower training.learning_rate\n$",
+        result.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--temperature", "nan"),
+        ("--temperature", "inf"),
+        ("--temperature", "-1"),
+        ("--top-p", "nan"),
+        ("--seed", str(1 << 63)),
+        ("--seed", "-1"),
+    ],
+)
+def test_sampling_options_out_of_range(titans, model_folder, options):
+    assert options[0].strip("-").replace("-", ".") in titans(
+        "generate", model_folder, "--prompt", "x", *options, status=2
+    ).stderr.replace("_", ".").replace("-", ".")
 
 
 def test_usage_errors_have_status_2_too(titans):

@@ -114,3 +114,5 @@ def test_empty_sections_are_absent_sections(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_text("model: {}\ndata: {train: x}\ntokenizer:\ntraining:\n")
     assert load_recipe(file).training == {"output_dir": "runs/r"}
+    assert load_recipe(file, ["training.max_steps=3"]).training == {"max_steps": 3, "output_dir": "runs/r"}
+    assert load_recipe(file, ["training.output_dir=null"]).training == {"output_dir": "runs/r"}

@@ -195,6 +195,45 @@ def test_what_cannot_work_is_one_sentence(make_recipe, changes, message):
         run(make_recipe(**changes))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("per_device_train_batch_size", 0, "per_device_train_batch_size is 0, expected at least 1"),
+        ("per_device_train_batch_size", -2, "per_device_train_batch_size is -2"),
+        ("per_device_eval_batch_size", 0, "per_device_eval_batch_size is 0"),
+        ("gradient_accumulation_steps", 0, "gradient_accumulation_steps is 0"),
+        ("learning_rate", -1.0, "learning_rate is -1.0, expected at least 0"),
+        ("learning_rate", float("nan"), "learning_rate is nan"),
+        ("dataloader_num_workers", -1, "dataloader_num_workers is -1"),
+        ("weight_decay", -0.1, "weight_decay is -0.1"),
+        ("adam_beta1", 2.0, r"cannot go on \(Invalid beta parameter"),
+        ("report_to", "comet_ml", "training cannot be set up as the training section says: .*comet"),
+    ],
+)
+def test_training_values_that_cannot_work_are_one_sentence(make_recipe, key, value, message):
+    with pytest.raises(TitansError, match=message):
+        run(make_recipe(**{f"training__{key}": value}))
+
+
+def test_another_number_of_processes_is_refused(whole, make_recipe):
+    state = whole.folder / "checkpoint-8" / "memory_state_0.safetensors"
+    shutil.copy(state, state.with_name("memory_state_1.safetensors"))
+    with pytest.raises(TitansError, match="was made by 2 processes and cannot be resumed by 1"):
+        run(make_recipe("whole"))
+
+
+def test_a_failed_write_of_the_recipe_leaves_the_old_one(whole, make_recipe, monkeypatch):
+    before = (whole.folder / "recipe.yaml").read_text()
+
+    def fail(descriptor):
+        raise OSError("no space")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        run(make_recipe("whole", training__max_steps=9))
+    assert (whole.folder / "recipe.yaml").read_text() == before
+
+
 def test_a_single_byte_without_bos_is_no_data(make_recipe, tmp_path):
     from transformers import PreTrainedTokenizerFast
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import platform
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -48,7 +51,10 @@ def run(
     text, held_out = read_corpus(corpus)
     contestants = configurations()
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(PROCESSES, context, max_tasks_per_child=1) as pool:
+    manager = SyncManager(ctx=context)
+    manager.start(_end_with_parent)
+    pool = ProcessPoolExecutor(PROCESSES, context, _end_with_parent, max_tasks_per_child=1)
+    with manager, pool:
         messages = manager.Queue()
         jobs = [
             pool.submit(_compete, name, config, text, held_out, plan, folder, messages)
@@ -94,6 +100,18 @@ def _compete(
     byte_tokenizer().save_pretrained(target)
     messages.put((name, None, "done"))
     return contestant
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent does, however that ends."""
+    parent = multiprocessing.parent_process()
+
+    def wait_for_parent() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
 def _show(jobs: list[Future[Contestant]], messages: Queue[Any], tasks: dict[str, Any], progress: Progress) -> None:
