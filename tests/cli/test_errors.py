@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 
 from titans import TitansForCausalLM
@@ -42,7 +43,6 @@ def refused(titans, *arguments):
         ("model.sliding_window=-1", "sliding_window"),
         ("data.train=missing.txt", '"missing.txt" does not exist'),
         ("tokenizer=nowhere/at/all", 'cannot load the tokenizer "nowhere/at/all"'),
-        ("model.eos_token_id=[a]", "eos_token_id"),
         ("training.report_to=nonsense", "nonsense"),
         ("model=nowhere/at/all", 'there is no model folder "nowhere/at/all"'),
     ],
@@ -93,11 +93,18 @@ def test_damaged_models(titans, model_folder, tmp_path):
     config = copy("config")
     (config / "config.json").write_text("{")
     assert "cannot load the model" in refused(titans, "info", config)
-    (config / "config.json").write_text((model_folder / "config.json").read_text().replace("1e-06", '"x"'))
-    assert "rms_norm_eps" in refused(titans, "info", config)
     other = copy("other")
     (other / "config.json").write_text('{"model_type": "gpt2"}')
     assert "is a gpt2 model, expected a Titans model" in refused(titans, "info", other)
+
+
+def test_values_that_transformers_refuses(titans, model_folder, recipe, monkeypatch):
+    def refuse(self, **fields):
+        raise StrictDataclassError("Validation error for field 'x':\n    TypeError: expected float, got str")
+
+    monkeypatch.setattr("titans.models.configuration.TitansConfig.__init__", refuse)
+    for command in (("info", model_folder), ("train", recipe)):
+        assert "field 'x': TypeError: expected float" in refused(titans, *command)
 
 
 def rewrite(folder, change):

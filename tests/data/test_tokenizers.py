@@ -75,7 +75,10 @@ def test_blocks_end_at_a_line(subwords):
 
 def test_vocabulary_too_small_is_refused():
     check_vocabulary(BYTES, 259)
-    with pytest.raises(TitansError, match=r"ids reach 258 but vocab_size is 258; set model.vocab_size to at least 259"):
+    with pytest.raises(
+        TitansError,
+        match=r"ids reach 258 but vocab_size is 258; give the model its own tokenizer, or train a new one with model.vocab_size of at least 259",
+    ):
         check_vocabulary(BYTES, 258)
 
 

@@ -29,8 +29,8 @@ class NeuralMemory(Mixer):
     sensor. Beyond ±10,000 they are clipped.
 
     The step size is `theta = theta_max (1 - eta) sigmoid(.)`. Without the factor `1 - eta` a momentum near 1
-    multiplies every step by up to `1 / (1 - eta)`; with it, the matrix memory is stable for every momentum
-    exactly when `theta_max * (equal keys per chunk) <= 1` (docs/stability.md).
+    multiplies every step by up to `1 / (1 - eta)`; with it, the matrix memory is stable for every
+    constant momentum exactly when `theta_max * (equal keys per chunk) <= 1` (docs/stability.md).
 
     Args:
         dim: width D of the input and the output; a multiple of `heads`.
@@ -48,7 +48,7 @@ class NeuralMemory(Mixer):
         convolution: short convolutions on queries, keys and values. Default True.
         gates: "token", or "chunk" for gates shared by a chunk, taken from its first token. Default "token".
         persistent_tokens: learned tokens read once, before the first token of a stream. Default 0.
-        theta_max: bound of the step size. Default: `1 / chunk_size` under rule "chunk", 1 under "token".
+        theta_max: bound of the step size. Default: `1 / chunk_size` under rule "chunk", 0.5 under "token".
 
     Raises:
         ValueError: a value is out of range or two do not fit together.
@@ -81,7 +81,7 @@ class NeuralMemory(Mixer):
         )
         width = dim // heads
         self.dim, self.heads = dim, heads
-        self.theta_max = theta_max or (1.0 if rule == "token" else 1 / chunk_size)
+        self.theta_max = theta_max or (0.5 if rule == "token" else 1 / chunk_size)
         self.options: dict[str, Any] = {"chunk_size": chunk_size, "rule": rule}
         self.network_options: dict[str, Any] = {
             "activation": activation,

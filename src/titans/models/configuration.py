@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -140,8 +141,12 @@ class TitansConfig(PreTrainedConfig):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 raise ValueError(f"{name}={value!r} must be a whole number of at least {bound}")
-        if self.memory_theta_max is not None and not self.memory_theta_max > 0:
-            raise ValueError(f"memory_theta_max={self.memory_theta_max!r} must be positive")
+        for name in ("rms_norm_eps", "rope_theta", "initializer_range", "memory_theta_max"):
+            value = getattr(self, name)
+            if value is None and name == "memory_theta_max":
+                continue
+            if not isinstance(value, int | float) or not 0 < value < math.inf:  # not, for NaN
+                raise ValueError(f"{name}={value!r} must be a positive number")
 
     def _check_fit(self, memory_heads: int) -> None:
         for name, heads in (
