@@ -1,5 +1,6 @@
 """The parallel form equals the token-by-token rule (outputs, state, every gradient), cut anywhere."""
 
+import contextlib
 import gc
 import importlib
 
@@ -363,8 +364,11 @@ def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, rule):
 def live_bytes():
     """Bytes of all tensors that anything holds on to."""
     gc.collect()
-    tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
-    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    storages = {}
+    for x in gc.get_objects():
+        if type(x) is torch.Tensor and x.device.type == "cpu":
+            with contextlib.suppress(RuntimeError):  # torch.compile in another test leaves tensors without memory
+                storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
     return sum(storages.values())
 
 
