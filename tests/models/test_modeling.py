@@ -12,7 +12,10 @@ import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from titans import MemoryState, TitansConfig, TitansForCausalLM, TitansModel
+from titans import MemoryState, NeuralMemory, TitansConfig, TitansForCausalLM, TitansModel
+from titans.layers.attention import SlidingWindowAttention
+from titans.layers.memory_as_context import MemoryAsContext
+from titans.layers.memory_as_gate import MemoryAsGate
 
 VOCABULARY = 23
 
@@ -135,6 +138,44 @@ def test_the_input_state_is_not_modified(model, same):
 
 def test_state_size_does_not_depend_on_the_tokens_read(model):
     assert {read(model, text(1, n))[1].nbytes for n in (1, 3, 10, 60)} == {model.initial_state(1).nbytes}
+
+
+def test_composition(make_model, variant, close):
+    """Blocks of pre-norm residual mixers in the paper's order, each followed by a feed-forward layer."""
+    model = make_model(variant)
+    ids = text(2, 9)
+    mixers = {
+        "lmm": [NeuralMemory],
+        "mac": [MemoryAsContext],
+        "mag": [MemoryAsGate],
+        "mal": [NeuralMemory, SlidingWindowAttention],
+        "swa": [SlidingWindowAttention],
+    }
+
+    def norm(x, layer):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.weight
+
+    with torch.no_grad():
+        x = model.model.embed_tokens.weight[ids]
+        for block in model.model.layers:
+            assert [type(mixer) for mixer in block.mixers] == mixers[variant]
+            for mixer, scale in zip(block.mixers, block.mixer_norms, strict=True):
+                x = x + mixer(norm(x, scale))[0]
+            y, mlp = norm(x, block.feed_forward_norm), block.feed_forward
+            x = x + (F.silu(y @ mlp.gate.weight.T) * (y @ mlp.up.weight.T)) @ mlp.down.weight.T
+        close(read(model, ids)[0], norm(x, model.model.norm) @ model.lm_head.weight.T, 1e-11)
+
+
+def test_persistent_tokens_are_where_attention_or_memory_sees_them(make_model):
+    names = {v: [n for n, p in make_model(v).model.layers[0].named_parameters() if "persistent" in n]
+             for v in ("lmm", "mac", "mag", "mal", "swa")}  # fmt: skip
+    assert names == {
+        "lmm": ["mixers.0.persistent"],
+        "mac": ["mixers.0.attention.persistent"],
+        "mag": ["mixers.0.attention_branch.attention.persistent"],  # the memory reads the same ones
+        "mal": ["mixers.0.persistent", "mixers.1.attention.persistent"],
+        "swa": ["mixers.0.attention.persistent"],
+    }
 
 
 # Training --------------------------------------------------------------------------------------------------
