@@ -6,7 +6,7 @@ import torch
 from titans import NeuralMemory
 
 DIM = 16
-SLOW = ("depth-1", "depth-3", "depth-4", "published-chunk")
+SLOW = ("depth-1", "depth-3", "depth-4", "published-chunk", "plain")
 LAYERS = {
     "depth-1": {"depth": 1},
     "depth-2": {},
@@ -87,14 +87,17 @@ def repeated_stream_losses(literal_memory, layer, pattern, lengths):
 
 @layers
 @pytest.mark.parametrize("period", [1, 4, 8])
-def test_inner_loss_falls_on_repeated_data(literal_memory, options, period):
+def test_inner_loss_falls_on_repeated_data(literal_memory, options, period, request):
+    if options == LAYERS["depth-4"] and period == 4:
+        reason = "with forgetting, deep memory loses repeated data again and again (docs/stability.md)"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     layer = make_layer(options)
     pattern = torch.randn(6, period, DIM, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         losses = repeated_stream_losses(literal_memory, layer, pattern, [256] * 16)
     assert losses.isfinite().all()
     ratio = losses / losses[0]
-    assert ratio[1:].max() < 1.1  # hardly ever above where it started: 1.05 once, at depth 4
+    assert ratio[1:].max() < 1  # never above where it started
     assert (ratio[-1] < 0.8).all()  # a normed network cannot reach every value, so not 0
 
 
@@ -107,6 +110,20 @@ def test_the_token_rule_survives_periodic_streams(seed):
     with torch.no_grad():
         _, state = layer(x)
     assert state.memory.weights[0].flatten(1).norm(dim=1).max() < 50  # it starts below 10
+
+
+@pytest.mark.xfail(strict=True, reason="a head whose weights, surprise and anchor all are 0 has no gradient at depth 2")
+def test_one_outlier_does_not_end_learning():
+    """One token a thousand times too large, as the last of a chunk, then ordinary tokens again.
+
+    Where it saturates the gates at alpha = 1 and theta = eta = 0, one head in eight, everything becomes 0.
+    """
+    layer = make_layer({})
+    x = torch.randn(64, 256, DIM, generator=torch.Generator().manual_seed(3))
+    x[:, 63] *= 1e3
+    with torch.no_grad():
+        _, state = layer(x)
+    assert (state.memory.weights[-1].flatten(2).norm(dim=2) > 0).all()
 
 
 def test_a_matrix_memory_learns_a_repeated_token_exactly(literal_memory):

@@ -128,8 +128,10 @@ def test_a_state_read_in_pieces_starts_generation(make_model, variant):
             state = model(piece, cache=state).cache
     found = generate(model, ids[:, -1:], cache=state)
     assert torch.equal(found[:, -NEW:], literal_greedy(model, ids, NEW)[0][:, -NEW:])
-    beams = generate(model, ids[:, -1:], cache=state, num_beams=3)
-    assert torch.equal(beams[:, -NEW:], generate(model, ids, num_beams=3)[:, -NEW:])
+    # An even number of beams: with three, the first beam of each row, the only one that counts at first, would hit its
+    # own state even if the two rows were repeated in the wrong order.
+    beams = generate(model, ids[:, -1:], cache=state, num_beams=4)
+    assert torch.equal(beams[:, -NEW:], generate(model, ids, num_beams=4)[:, -NEW:])
 
 
 def test_rows_of_states_can_be_mixed(make_model, variant, close):
