@@ -88,6 +88,7 @@ def continue_text(
     import torch
 
     from titans.data.reasons import refused_as
+    from titans.data.tokenizers import encode_pieces
 
     if not 0 <= temperature < math.inf:
         raise TitansError(f"temperature is {temperature}, expected a number from 0 up")
@@ -101,7 +102,7 @@ def continue_text(
     with torch.inference_mode():
         outputs: Any = None
         context: list[int] = []
-        for piece in _pieces(tokenizer, prompt):
+        for piece in encode_pieces(tokenizer, prompt, _PIECE_LENGTH):
             state = None if outputs is None else outputs.cache
             ids = torch.tensor([piece], device=model.device)
             with refused_as("the model cannot read the prompt"):
@@ -130,19 +131,6 @@ def _blocks(prompt: str | None, file: Path | None) -> Iterable[str]:
     from titans.data.corpora import text_blocks
 
     return text_blocks(file)
-
-
-def _pieces(tokenizer: Any, prompt: Iterable[str]) -> Iterator[list[int]]:
-    from titans.data.tokenizers import encode
-
-    pending = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    for ids in encode(tokenizer, prompt):
-        pending += ids
-        while len(pending) > _PIECE_LENGTH:
-            yield pending[:_PIECE_LENGTH]
-            del pending[:_PIECE_LENGTH]
-    if pending:
-        yield pending
 
 
 def _sample(logits: Tensor, temperature: float, top_p: float, generator: Any) -> int:

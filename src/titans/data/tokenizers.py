@@ -117,6 +117,32 @@ def encode(tokenizer: PreTrainedTokenizerBase, blocks: Iterable[str]) -> Iterato
             yield ids
 
 
+def encode_pieces(
+    tokenizer: PreTrainedTokenizerBase, blocks: Iterable[str], length: int, overlap: int = 0
+) -> Iterator[list[int]]:
+    """Turn text into pieces of token ids of equal length, after the bos token where there is one.
+
+    Args:
+        tokenizer: the tokenizer.
+        blocks: the text, in consecutive parts of any size.
+        length: ids per piece; the last may be shorter.
+        overlap: how many of its last ids the next piece starts with. Default 0.
+
+    Yields:
+        The pieces; none holds overlap alone.
+    """
+    pending = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    for ids in encode(tokenizer, blocks):
+        pending += ids
+        start = 0
+        while len(pending) - start >= length:
+            yield pending[start : start + length]
+            start += length - overlap
+        del pending[:start]
+    if len(pending) > overlap:
+        yield pending
+
+
 def encode_batch(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     """Turn several texts into token ids, on all cores where the tokenizer can; see `encode`."""
     if _ids_are_bytes(tokenizer):  # a thousand times faster than the generic path, and the same ids

@@ -131,6 +131,13 @@ def _figure() -> Figure:
     return Figure(figsize=(8, 3.6), layout="constrained")
 
 
+def _finished(figure: Figure) -> Figure:
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return figure
+
+
 def _loss(results: Results) -> Figure:
     figure = _figure()
     left, right = figure.subplots(1, 2)
@@ -141,10 +148,7 @@ def _loss(results: Results) -> Figure:
         right.plot(read, [point.recall_loss for point in curve], color=colour, label=contestant.name)
     left.set(xlabel="million bytes read", ylabel="bits per byte", title="text (training)")
     right.set(xlabel="million bytes read", ylabel="nats per answer", title="recall (training)")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-    return figure
+    return _finished(figure)
 
 
 def _positions(results: Results) -> Figure:
@@ -158,9 +162,7 @@ def _positions(results: Results) -> Figure:
     axes.text(WINDOW, axes.get_ylim()[1], " window", va="top", color="#555555")
     axes.set_xscale("log", base=2)
     axes.set(xlabel="bytes before the predicted one", ylabel="bits per byte", title="held-out text")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
+    return _finished(figure)
 
 
 def _recall(results: Results) -> Figure:
@@ -177,6 +179,4 @@ def _recall(results: Results) -> Figure:
     axes.set_xticks([r.distance for r in results[0].recall])
     axes.set_xticklabels([f"{r.distance:,}\n{r.distance // WINDOW} × window" for r in results[0].recall])
     axes.set(ylim=(0, 1.02), xlabel="bytes between facts and question", ylabel="right answers", title="recall")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
+    return _finished(figure)

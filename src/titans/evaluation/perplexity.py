@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from titans.data.corpora import Document
 from titans.data.reasons import refused_as
-from titans.data.tokenizers import check_vocabulary, encode
+from titans.data.tokenizers import check_vocabulary, encode, encode_pieces
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -122,27 +122,14 @@ def _losses(model: Any, tokenizer: Any, blocks: Iterable[str], piece_length: int
     import torch.nn.functional as F
 
     state, position = None, 0
-    for piece in _pieces(tokenizer, blocks, piece_length):
+    # the last target of a piece is the first input of the next
+    for piece in encode_pieces(tokenizer, blocks, piece_length + 1, overlap=1):
         ids = torch.tensor(piece, device=model.device)
         with refused_as("the model cannot read the text"):
             outputs = model(ids[None, :-1], cache=state, use_cache=True)
         state = outputs.cache
         yield position + 1, F.cross_entropy(outputs.logits[0].float(), ids[1:], reduction="none").tolist()
         position += len(piece) - 1
-
-
-def _pieces(tokenizer: Any, blocks: Iterable[str], piece_length: int) -> Iterator[list[int]]:
-    """Cut text into pieces of ids; the last target of a piece is the first input of the next."""
-    pending = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    for ids in encode(tokenizer, blocks):
-        pending += ids
-        start = 0
-        while len(pending) - start > piece_length:
-            yield pending[start : start + piece_length + 1]
-            start += piece_length
-        del pending[:start]
-    if len(pending) > 1:
-        yield pending
 
 
 def _counted(document: Document, sums: _Sums) -> Iterator[str]:

@@ -12,7 +12,7 @@ from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer, valid
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
-from titans.ops.grid import Layout, layout
+from titans.ops.grid import Layout, layout, renew
 from titans.ops.scan import group_size, scan
 from titans.state import MemoryAsContextState, NeuralMemoryState
 
@@ -26,7 +26,7 @@ class Segment(NamedTuple):
     v: Tensor  # [B, H, n, d]
     slots: Tensor  # [B, n], places in the segment
     mask: Tensor | None  # [B, n], bool
-    complete: Tensor | bool  # [B], whether the segment ends here
+    end: Tensor | bool  # [B], whether the segment ends here
 
 
 class Carry(NamedTuple):
@@ -91,7 +91,7 @@ class MemoryAsContext(Mixer):
     def empty_state(self, batch_size: int) -> MemoryAsContextState:
         """Return the state before the first token."""
         memory = self.memory.empty_state(1)
-        stored = self.segment_length if self.retrieval is not None else self.segment_length + self.retrieved
+        stored = self.segment_length * (1 if self.retrieval is not None else 2)
         buffer = self.attention.split_heads(self.attention.key.weight.new_zeros(1, stored, self.dim))
         tail = self.query.initial_tail()
         state = MemoryAsContextState(memory, memory.memory.weights, tail, buffer, buffer, 0)
@@ -125,12 +125,8 @@ class MemoryAsContext(Mixer):
         sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
         parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (slots, 1))]
         masks = [None] * len(sizes) if plan.mask is None else plan.mask.split(sizes, 1)
-        complete = [
-            span.complete if isinstance(span.complete, bool) else span.complete[:, i]
-            for span in plan.spans
-            for i in range(span.blocks)
-        ]
-        return [Segment(*part) for part in zip(*parts, masks, complete, strict=True)]
+        ends = [end for span in plan.spans for end in span.ends()]
+        return [Segment(*part) for part in zip(*parts, masks, ends, strict=True)]
 
     def _group(self, carry: Carry, segments: list[Segment]) -> tuple[Carry, list[Tensor]]:
         outputs = []
@@ -143,16 +139,9 @@ class MemoryAsContext(Mixer):
         """Retrieve, attend, update, read."""
         y, keys, values = self._attend(carry, s)
         m, memory = self.memory.advance(y, carry.memory, s.mask)
-        if isinstance(s.complete, bool):
-            if s.complete:
-                carry = carry._replace(context=memory.memory.weights)
-                keys, values = torch.zeros_like(keys), torch.zeros_like(values)
-        else:
-            rows = s.complete[:, None, None, None]
-            new = [torch.where(rows, w, c) for w, c in zip(memory.memory.weights, carry.context, strict=True)]
-            carry = carry._replace(context=new)
-            keys, values = torch.where(rows, 0.0, keys), torch.where(rows, 0.0, values)
-        return Carry(memory, carry.context, keys, values), self.gate(y, m)
+        context = renew(carry.context, memory.memory.weights, s.end)
+        keys, values = renew([keys, values], [torch.zeros_like(keys), torch.zeros_like(values)], s.end)
+        return Carry(memory, context, keys, values), self.gate(y, m)
 
     def _attend(self, carry: Carry, s: Segment) -> tuple[Tensor, Tensor, Tensor]:
         """Attend to persistent, retrieved and own tokens; returns y `[B, n, D]` and the buffers with this part in."""

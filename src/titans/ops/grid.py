@@ -24,6 +24,12 @@ class Span(NamedTuple):
     blocks: int
     complete: bool | Tensor
 
+    def ends(self) -> list[bool | Tensor]:
+        """Tell for each block whether the stream's block ends there: one answer for all rows, or `[B]`."""
+        if isinstance(self.complete, bool):
+            return [self.complete] * self.blocks
+        return list(self.complete.unbind(1))
+
     def cut(self, x: Tensor, dim: int) -> Tensor:
         """Cut these blocks out of `x`: dimension `dim` becomes two, `[blocks, size]`."""
         y: Tensor = x.narrow(dim, self.start, self.size * self.blocks).unflatten(dim, (self.blocks, self.size))
@@ -96,6 +102,23 @@ def layout(
     ends = torch.arange(1, blocks + 1, device=device) * size
     complete = stop.unsqueeze(1) >= ends
     return Layout([Span(0, size, blocks, complete)], stop % size, source < tokens, source, target)
+
+
+def renew(old: list[Tensor], new: list[Tensor], end: bool | Tensor) -> list[Tensor]:
+    """Replace what is kept for the length of a block, in the rows whose block ends.
+
+    Args:
+        old: tensors `[B, ...]` of four dimensions.
+        new: what replaces them.
+        end: one answer for all rows, or `[B]`, bool.
+
+    Returns:
+        `new` in the rows that end a block, `old` in the others.
+    """
+    if isinstance(end, bool):
+        return new if end else old
+    rows = end[:, None, None, None]
+    return [torch.where(rows, n, o) for n, o in zip(new, old, strict=True)]
 
 
 def _spans(offset: int, tokens: int, size: int) -> list[Span]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
-from titans.ops.grid import layout
+from titans.ops.grid import layout, renew
 from titans.ops.scan import group_size, scan
 
 Output = tuple[Tensor, Tensor | None]  # reads [B, H, n, d] and, where asked for, gradient norms [B, H, n]
@@ -69,7 +69,7 @@ def chunked(
         q_, k_, v_, theta_, decay_, eta_ = (span.cut(x, 2) for x in (q, k, v, theta, decay, eta))
         mask_ = None if plan.mask is None else span.cut(plan.mask.unsqueeze(1), 2)
         tokens = Tokens(q_, k_, v_, theta_, decay_.mT, eta_, mask_)
-        memory, parts = _scan(options, tokens, memory, span.complete)
+        memory, parts = _scan(options, tokens, memory, span.ends())
         outputs += parts
     y = plan.take(torch.cat([y for y, _ in outputs], 2), 2)
     norm = plan.take(torch.cat([n for _, n in outputs if n is not None], 2), 2) if options.surprise else None
@@ -81,22 +81,18 @@ def chunked(
     return y, norm, AssociativeMemoryState(*memory, plan.end)
 
 
-def _scan(options: Options, tokens: Tokens, memory: Memory, complete: bool | Tensor) -> tuple[Memory, list[Output]]:
-    chunks = tokens.q.shape[2]
-    size = group_size(chunks)
-    groups = [
-        (group, complete if isinstance(complete, bool) else complete[:, i * size : (i + 1) * size])
-        for i, group in enumerate(tokens.groups(size))
-    ]
-    return scan(partial(_group, options), memory, groups, recompute=chunks > size)
+def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Tensor]) -> tuple[Memory, list[Output]]:
+    size = group_size(len(ends))
+    groups = [(group, ends[i * size : (i + 1) * size]) for i, group in enumerate(tokens.groups(size))]
+    return scan(partial(_group, options), memory, groups, recompute=len(groups) > 1)
 
 
-def _group(options: Options, memory: Memory, group: tuple[Tokens, bool | Tensor]) -> tuple[Memory, Output]:
+def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Tensor]]) -> tuple[Memory, Output]:
     """Run consecutive chunks; all that does not depend on the memory is computed for all of them at once."""
-    network, (tokens, complete) = options.network, group
+    network, (tokens, ends) = options.network, group
     chunks = coefficients(tokens.theta, tokens.decay, tokens.eta, tokens.mask).unbind()
     outputs, norms = [], []
-    for i, (q, k, v, c) in enumerate(zip(*(x.unbind(2) for x in tokens[:3]), chunks, strict=True)):
+    for q, k, v, c, end in zip(*(x.unbind(2) for x in tokens[:3]), chunks, ends, strict=True):
         if options.rule == "token":
             inputs, deltas = _token_errors(network, k, v, c, memory)
         else:
@@ -104,7 +100,7 @@ def _group(options: Options, memory: Memory, group: tuple[Tokens, bool | Tensor]
         outputs.append(_read(network, q, inputs, deltas, c, memory))
         if options.surprise:
             norms.append(_surprise_norm(inputs, deltas))
-        memory = _write(inputs, deltas, c, memory, complete if isinstance(complete, bool) else complete[:, i])
+        memory = _write(inputs, deltas, c, memory, end)
     return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
 
 
@@ -147,7 +143,7 @@ def _read(
     network: Network, q: Tensor, inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory
 ) -> Tensor:
     """Read each query at the memory as of its own token."""
-    x, z = q, q
+    z = q
     for i, (w, s, a, delta) in enumerate(zip(memory.weights, memory.surprise, inputs, deltas, strict=True)):
         x = network.sigma(z) if i else q
         here = c.channels(w.shape[-1])
@@ -155,24 +151,15 @@ def _read(
     return network.head(q, z)
 
 
-def _write(
-    inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory, complete: bool | Tensor
-) -> Memory:
-    """Carry weights and surprise over the chunk; rows that complete it take a new anchor."""
+def _write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory, end: bool | Tensor) -> Memory:
+    """Carry weights and surprise over the chunk; rows that end it take a new anchor."""
     weights, surprise = [], []
     for w, s, a, delta in zip(memory.weights, memory.surprise, inputs, deltas, strict=True):
         here = c.channels(w.shape[-1])
         reached = here.gradient[..., -1, :].mT * delta  # [B, H, b, d]
         weights.append(here.weights[..., -1:, :] * w + here.surprise[..., -1:, :] * s - a.mT @ reached)
         surprise.append(c.memory * s - a.mT @ (c.momentum * delta))
-    return Memory(weights, surprise, _anchor(memory.anchor, weights, complete))
-
-
-def _anchor(old: list[Tensor], new: list[Tensor], complete: bool | Tensor) -> list[Tensor]:
-    if isinstance(complete, bool):
-        return new if complete else old
-    rows = complete[:, None, None, None]
-    return [torch.where(rows, n, o) for n, o in zip(new, old, strict=True)]
+    return Memory(weights, surprise, renew(memory.anchor, weights, end))
 
 
 def _surprise_norm(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
