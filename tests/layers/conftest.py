@@ -62,7 +62,7 @@ def fresh_mixer(request):
     mixer = MIXERS[request.param]().eval()
     for layer in mixer.modules():
         if isinstance(layer, NeuralMemory):
-            layer.theta_max = 1 / 64  # as with the default chunk size
+            layer.theta_max = 1 / 128  # as with the default chunk size
     return mixer
 
 
@@ -99,13 +99,17 @@ class LiteralMemory:
     def gates(self, x):
         """Theta, alpha, eta."""
         layer, heads = self.layer, self.layer.heads
+        x = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1)
         logits = x @ layer.gates.weight.T + layer.gates.bias
         if layer.shared_gates:
             size = layer.options["chunk_size"]
             logits = torch.stack([logits[:, t // size * size] for t in range(x.shape[1])], 1)
         logits = list(logits.unbind(-1))
         step = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
-        eta = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid() if layer.gate_sizes[1] else 0 * step
+        eta = 0 * step
+        if layer.gate_sizes[1]:
+            largest = 1 - layer.theta_max * (1 if layer.options["rule"] == "token" else 2)
+            eta = largest * torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
         alpha = 0 * step
         if logits:
             alpha = torch.sigmoid(torch.stack(logits, -1) - 8).view(*x.shape[:2], heads, -1).transpose(1, 2)

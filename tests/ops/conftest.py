@@ -30,6 +30,7 @@ class Case:
         norm=None,
         channels=None,
         masked=False,
+        limited=False,
         step=0.25,
         seed=0,
         dtype=torch.float64,
@@ -61,7 +62,8 @@ class Case:
         self.norm_weight = None if norm is None else 1 + 0.3 * normal(*((heads, width) if norm == "head" else (width,)))
         self.state = AssociativeMemoryState(weights, surprise, anchor, offset)
         self.mask = uniform(batch, tokens) < 0.7 if masked else None
-        self.options = {"chunk_size": chunk_size, "rule": rule, "activation": activation, "residual": residual}
+        self.options = {"chunk_size": chunk_size, "rule": rule, "activation": activation, "residual": residual,
+                        "limit_steps": limited}  # fmt: skip
         self.to(dtype)
 
     def to(self, dtype):

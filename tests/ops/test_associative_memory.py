@@ -29,6 +29,9 @@ CASES = {
     "masked": {"depth": 2, "masked": True, "norm": "shared", "residual": True},
     "masked-offset": {"depth": 3, "masked": True, "offset": 3},
     "masked-channels": {"depth": 1, "masked": True, "offset": 2, "channels": 4},
+    "limited": {"depth": 2, "residual": True, "norm": "shared", "offset": 1, "limited": True},
+    "limited-matrix": {"depth": 1, "norm": "head", "masked": True, "limited": True},
+    "limited-plain": {"depth": 4, "channels": 1, "offset": 2, "limited": True},
     "token": {"rule": "token", "depth": 1},
     "token-residual": {"rule": "token", "depth": 1, "residual": True, "chunk_size": 5},
     "token-channels": {"rule": "token", "depth": 1, "channels": 4},
@@ -60,6 +63,7 @@ def options(draw, **fixed):
         "norm": None if rule == "token" else draw(st.sampled_from((None, "shared", "head"))),
         "channels": draw(st.sampled_from((None, 2, 4))),
         "masked": draw(st.booleans()),
+        "limited": rule == "chunk" and draw(st.booleans()),
         "seed": draw(st.integers(0, 9)),
         **fixed,
     }
@@ -81,7 +85,9 @@ def test_chunked_equals_reference_for_any_shapes(make_case, close, options):
     close(case.gradients(), case.gradients(implementation="reference"), EXACT)
 
 
-@pytest.mark.parametrize("name", ["published", "four-layers", "masked-offset", "channels", "token", "token-channels"])
+@pytest.mark.parametrize(
+    "name", ["published", "four-layers", "masked-offset", "channels", "limited", "token", "token-channels"]
+)
 def test_float32_is_close_to_the_float64_reference(make_case, close, name):
     # Smaller steps than elsewhere, since large ones make the numbers themselves sensitive to rounding.
     options = {**CASES[name], "hidden": 16, "width": 8, "step": 0.05}
@@ -123,11 +129,10 @@ def test_gates_near_0_and_1_lose_no_precision(make_case, close):
     close(case.gradients(), case.gradients(implementation="reference"), EXACT)
 
 
-@pytest.mark.parametrize("rule", ["chunk", "token"])
-def test_second_derivatives(make_case, rule):
+@pytest.mark.parametrize("name", ["published", "limited", "token"])
+def test_second_derivatives(make_case, name):
     """The op is differentiable twice: outer loops may themselves be trained through."""
-    case = make_case(batch=1, heads=1, tokens=4, width=2, hidden=2, chunk_size=3, depth=1 if rule == "token" else 2,
-                     rule=rule, norm=None if rule == "token" else "shared")  # fmt: skip
+    case = make_case(**{**CASES[name], "batch": 1, "heads": 1, "tokens": 4, "width": 2, "hidden": 2, "chunk_size": 3})
     flat = torch.utils._pytree.tree_leaves(case.leaves())
 
     def run(*_):
@@ -166,9 +171,10 @@ def test_without_momentum_the_token_rule_is_the_delta_rule(make_case, close, for
     close((y, state.weights[0]), expected, tolerance)
 
 
-def test_the_online_rule_written_out(make_case, close):
+@pytest.mark.parametrize("limited", [False, True])
+def test_the_online_rule_written_out(make_case, close, limited):
     """Two layers, residual and norm, momentum and decay, by hand-made loops that share nothing with the package."""
-    case = make_case(batch=1, heads=1, tokens=11, chunk_size=4, residual=True, norm="shared")
+    case = make_case(batch=1, heads=1, tokens=11, chunk_size=4, residual=True, norm="shared", limited=limited)
     q, k, v, theta, alpha, eta = (x[0, 0] for x in case.inputs.values())
     scale = case.norm_weight
 
@@ -176,6 +182,15 @@ def test_the_online_rule_written_out(make_case, close):
         z = torch.nn.functional.gelu(x @ w1) @ w2
         return x + torch.nn.functional.layer_norm(z, z.shape, eps=1e-6) * scale
 
+    def curvature(w1, w2, x, gradient, target):
+        """How much of what the norm can still turn of the error one step of size 1/2 corrects."""
+        z = (torch.nn.functional.gelu(x @ w1) @ w2).detach().requires_grad_()
+        found = x + torch.nn.functional.layer_norm(z, z.shape, eps=1e-6) * scale
+        (at_z,) = torch.autograd.grad((found - target).square().sum(), z)
+        at_normed = at_z * (z.var(unbiased=False) + 1e-6).sqrt()
+        return scale.abs().max() ** 2 * sum(g.square().sum() for g in gradient) / at_normed.square().sum()
+
+    limits = []
     w = [x[0, 0] for x in case.state.weights]
     s = [torch.zeros_like(x) for x in w]
     expected = []
@@ -184,9 +199,11 @@ def test_the_online_rule_written_out(make_case, close):
             anchor = w
         ws = [x.clone().requires_grad_() for x in anchor]
         gradient = torch.autograd.grad((network(*ws, k[t]) - v[t]).square().sum(), ws)
-        s = [eta[t] * a - theta[t] * g for a, g in zip(s, gradient, strict=True)]
+        limits.append(1 / curvature(*ws, k[t], gradient, v[t]).clamp(min=1) if limited else 1)
+        s = [eta[t] * a - limits[-1] * theta[t] * g for a, g in zip(s, gradient, strict=True)]
         w = [(1 - alpha[t]) * a + b for a, b in zip(w, s, strict=True)]
         expected.append(network(*w, q[t]))
+    assert not limited or min(limits) < 0.5
     for implementation in ("chunked", "reference"):
         y, state = case.run(state=initial_state(case.state.weights), implementation=implementation)
         close(y[0, 0], torch.stack(expected), 1e-12)
@@ -201,6 +218,15 @@ def test_token_rule_is_the_chunk_rule_with_chunks_of_one(make_case, close):
     for chunk_size in (1, 3, 5, 64):  # under the token rule, a matter of speed only
         other, final = case.run(rule="token", chunk_size=chunk_size)
         close((other, final.weights, final.surprise), (y, state.weights, state.surprise), 1e-12)
+
+
+def test_limited_steps_of_a_matrix_memory_divide_by_the_square_of_a_long_key(make_case, close):
+    case = make_case(depth=1, residual=True)
+    length = torch.linspace(0.5, 3, 13, dtype=torch.float64)
+    case.inputs["k"] = case.inputs["k"] * length.unsqueeze(-1)
+    limited = case.run(limit_steps=True)
+    close(limited, case.run(theta=case.inputs["theta"] / length.clamp(min=1).square()), 1e-12)
+    assert (limited[0] - case.run()[0]).abs().max() > 0.1
 
 
 def test_chunk_size_matters_under_the_chunk_rule(make_case):

@@ -112,7 +112,6 @@ def _configuration(variant: str, intermediate_size: int) -> TitansConfig:
         num_persistent_tokens=4,
         memory_depth=1,
         memory_rule="token",
-        memory_theta_max=1.0,  # twice the default: writes faster, and nothing here repeats with a fixed period
         memory_chunk_size=WINDOW,
         rope_theta=100.0,
         initializer_range=0.125,

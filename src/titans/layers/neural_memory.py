@@ -16,8 +16,10 @@ from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
 from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
+THETA_BOUNDS = {"chunk": 0.5, "token": 1.0}  # where eta_max would be 0: a chunk's gradients are up to a chunk old
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
 MAX_VALUE_RMS = 10.0  # bounds the errors of any input, and with them the state
+MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
 
 
 class NeuralMemory(Mixer):
@@ -28,9 +30,8 @@ class NeuralMemory(Mixer):
     the input and projected. Inputs may be anything: token embeddings, patches of an image, samples of a
     sensor. Beyond ±10,000 they are clipped.
 
-    The step size is `theta = theta_max (1 - eta) sigmoid(.)`. Without the factor `1 - eta` a momentum near 1
-    multiplies every step by up to `1 / (1 - eta)`; with it, the matrix memory is stable for every
-    constant momentum exactly when `theta_max * (equal keys per chunk) <= 1` (docs/stability.md).
+    The gates are `eta = eta_max sigmoid(.)` and `theta = theta_max (1 - eta) sigmoid(.)`, where `eta_max` follows
+    from `theta_max`: chosen so that a chunk of equal keys cannot amplify an error (docs/stability.md).
 
     Args:
         dim: width D of the input and the output; a multiple of `heads`.
@@ -48,7 +49,10 @@ class NeuralMemory(Mixer):
         convolution: short convolutions on queries, keys and values. Default True.
         gates: "token", or "chunk" for gates shared by a chunk, taken from its first token. Default "token".
         persistent_tokens: learned tokens read once, before the first token of a stream. Default 0.
-        theta_max: bound of the step size. Default: `1 / chunk_size` under rule "chunk", 0.5 under "token".
+        limit_steps: shorten the gradients of a deep or normed memory to the curvature they meet, without which
+            repeated data is lost again and again (docs/stability.md). Off: the plain gradient. Default True.
+        theta_max: bound of the step size; with momentum below 0.5 under rule "chunk" and below 1 under "token".
+            Default: `0.5 / chunk_size` under "chunk", 0.5 under "token": equal keys of one chunk correct an error once.
 
     Raises:
         ValueError: a value is out of range or two do not fit together.
@@ -72,17 +76,33 @@ class NeuralMemory(Mixer):
         convolution: bool = True,
         gates: str = "token",
         persistent_tokens: int = 0,
+        limit_steps: bool = True,
         theta_max: float | None = None,
     ) -> None:
         super().__init__()
         norm = rule == "chunk" if norm is None else norm
         _check_choices(
-            dim, heads, depth, expansion, chunk_size, rule, activation, norm, gates, persistent_tokens, theta_max
+            dim,
+            heads,
+            depth,
+            expansion,
+            chunk_size,
+            rule,
+            activation,
+            norm,
+            momentum,
+            gates,
+            persistent_tokens,
+            theta_max,
         )
         width = dim // heads
         self.dim, self.heads = dim, heads
-        self.theta_max = theta_max or (0.5 if rule == "token" else 1 / chunk_size)
-        self.options: dict[str, Any] = {"chunk_size": chunk_size, "rule": rule}
+        self.theta_max = theta_max or (0.5 if rule == "token" else 0.5 / chunk_size)
+        self.options: dict[str, Any] = {
+            "chunk_size": chunk_size,
+            "rule": rule,
+            "limit_steps": limit_steps and (depth > 1 or norm),  # in a plain matrix there is nothing to limit
+        }
         self.network_options: dict[str, Any] = {
             "activation": activation,
             "residual": rule == "chunk" if residual is None else residual,
@@ -100,6 +120,11 @@ class NeuralMemory(Mixer):
         self.output = nn.Linear(dim, dim, bias=False)
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
         self.reset_parameters()
+
+    @property
+    def eta_max(self) -> float:
+        """Bound of the momentum: past surprise may move the memory no further than a step may (docs/stability.md)."""
+        return 1 - self.theta_max / THETA_BOUNDS[self.options["rule"]]
 
     def reset_parameters(self) -> None:
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
@@ -198,13 +223,11 @@ class NeuralMemory(Mixer):
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, return_surprise: bool = True
     ) -> tuple[list[Tensor], NeuralMemoryState]:
         (q, k, v), tail = self.projection(x, state.tail, lengths)
-        power = v.square().mean(-1, keepdim=True).clamp(min=MAX_VALUE_RMS**2)  # clamped before the root: v may be 0
-        v = v * (MAX_VALUE_RMS * power.rsqrt())
         theta, alpha, eta, gates = self._gates(x, state, lengths)
         y, memory, *surprise = associative_memory(
             F.normalize(q, dim=-1),
             F.normalize(k, dim=-1),
-            v,
+            _clip_rms(v, MAX_VALUE_RMS),
             theta,
             alpha,
             eta,
@@ -222,13 +245,13 @@ class NeuralMemory(Mixer):
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Compute theta, alpha and eta, `[B, H, N]` (alpha channel-wise `[B, H, N, d]`), and the gates to carry."""
-        logits, carried = self.gates(bounded(x)), None
+        logits, carried = self.gates(_clip_rms(bounded(x), MAX_GATE_INPUT_RMS)), None
         if state.gates is not None:
             logits, carried = self._share(logits, state, lengths)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).mT
         step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, N] each; empty where switched off
         off = torch.zeros_like(step)
-        eta = momentum.sigmoid() if self.gate_sizes[1] else off
+        eta = self.eta_max * momentum.sigmoid() if self.gate_sizes[1] else off
         alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
         if alpha.shape[1] > self.heads:
             alpha = alpha.unflatten(1, (self.heads, -1)).mT
@@ -253,6 +276,12 @@ class NeuralMemory(Mixer):
         return out
 
 
+def _clip_rms(x: Tensor, limit: float) -> Tensor:
+    """Shorten rows `[..., d]` whose root mean square is above the limit."""
+    power = x.square().mean(-1, keepdim=True).clamp(min=limit**2)  # clamped before the root: x may be 0
+    return x * (limit * power.rsqrt())
+
+
 def _check_choices(
     dim: int,
     heads: int,
@@ -262,6 +291,7 @@ def _check_choices(
     rule: str,
     activation: str,
     norm: bool,
+    momentum: bool,
     gates: str,
     persistent_tokens: int,
     theta_max: float | None,
@@ -283,6 +313,11 @@ def _check_choices(
     ):
         if choice not in allowed:
             raise ValueError(f"{name}={choice!r} is unknown: choose one of {', '.join(allowed)}")
+    if theta_max is not None and momentum and theta_max >= THETA_BOUNDS[rule]:
+        raise ValueError(
+            f"theta_max={theta_max} leaves no room for momentum: keep it below {THETA_BOUNDS[rule]}, "
+            "or set momentum=False"
+        )
     if rule == "token" and (depth > 1 or norm):
         raise ValueError("rule='token' needs depth=1 and norm=False: it solves exactly for a matrix memory only")
     if rule == "token" and gates == "chunk":

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from titans.layers.neural_memory import GATES
+from titans.layers.neural_memory import GATES, THETA_BOUNDS
 from titans.ops.associative_memory import ACTIVATIONS, RULES
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -62,6 +62,7 @@ class TitansConfig(PreTrainedConfig):
         memory_channelwise_forgetting: one forget gate per channel. Default False.
         memory_convolution: short convolutions on queries, keys and values. Default True.
         memory_gates: "token", or "chunk" for gates shared by a chunk. Default "token".
+        memory_limit_steps: shorten the memory's gradients to the curvature they meet. Default True.
         memory_theta_max: bound of the memory's step size. Default: see `titans.NeuralMemory`.
         rms_norm_eps: of the block norms. Default 1e-6.
         rope_theta: base of the rotary frequencies. Default 10,000.
@@ -102,6 +103,7 @@ class TitansConfig(PreTrainedConfig):
     memory_channelwise_forgetting: bool = False
     memory_convolution: bool = True
     memory_gates: str = "token"
+    memory_limit_steps: bool = True
     memory_theta_max: float | None = None
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
@@ -159,3 +161,9 @@ class TitansConfig(PreTrainedConfig):
             raise ValueError("memory_rule='token' needs memory_depth=1 and memory_norm unset or False")
         if self.memory_rule == "token" and self.memory_gates == "chunk":
             raise ValueError("memory_gates='chunk' needs memory_rule='chunk'")
+        bound = THETA_BOUNDS[self.memory_rule]
+        if self.memory_momentum and self.memory_theta_max is not None and self.memory_theta_max >= bound:
+            raise ValueError(
+                f"memory_theta_max={self.memory_theta_max} leaves no room for momentum: keep it below {bound}, "
+                "or set memory_momentum=False"
+            )

@@ -30,6 +30,7 @@ def _memory(config: TitansConfig, persistent_tokens: int) -> NeuralMemory:
         convolution=config.memory_convolution,
         gates=config.memory_gates,
         persistent_tokens=persistent_tokens,
+        limit_steps=config.memory_limit_steps,
         theta_max=config.memory_theta_max,
     )
 

@@ -47,6 +47,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     activation: str = "gelu",
     residual: bool = True,
     norm_weight: Tensor | None = None,
+    limit_steps: bool = False,
     mask: Tensor | None = None,
     return_surprise: bool = False,
     implementation: str = "chunked",
@@ -81,6 +82,8 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
         activation: "gelu", "silu" or "relu", between the layers.
         residual: add the query to the output (`d_in = d_out`).
         norm_weight: scale of a layer norm on the output, `[d_out]` or `[H, d_out]`; None for no norm.
+        limit_steps: shorten each gradient so that no step is longer than in a matrix memory with a unit key, however
+            curved the network is (`Network.step_limit`). For rule "chunk".
         mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
         return_surprise: also return each token's gradient norm.
         implementation: "chunked", or "reference", the token-by-token oracle.
@@ -91,7 +94,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
     """
-    _check_options(chunk_size, rule, activation, implementation, norm_weight, state)
+    _check_options(chunk_size, rule, activation, implementation, norm_weight, limit_steps, state)
     _check_shapes(q, k, v, theta, alpha, eta, mask, state, residual)
     batch, heads = q.shape[:2]
     if state.weights[0].shape[0] != batch:
@@ -106,7 +109,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
             )
         norm_weight = norm_weight.to(dtype).expand(heads, v.shape[-1]).unsqueeze(1)  # [H, 1, d]
     inputs = [x.to(dtype) for x in (q, k, v, theta, alpha, eta)]
-    options = Options(Network(activation, residual, norm_weight), rule, chunk_size, return_surprise)
+    options = Options(Network(activation, residual, norm_weight), rule, chunk_size, return_surprise, limit_steps)
     with torch.autocast(q.device.type, enabled=False):
         y, norms, state = IMPLEMENTATIONS[implementation](options, *inputs, mask, state)  # type: ignore[call-arg, arg-type]
     y = y.to(q.dtype)
@@ -119,6 +122,7 @@ def _check_options(
     activation: str,
     implementation: str,
     norm_weight: Tensor | None,
+    limit_steps: bool,
     state: AssociativeMemoryState,
 ) -> None:
     for name, value, allowed in (
@@ -134,6 +138,8 @@ def _check_options(
         raise ValueError(
             "rule='token' solves exactly for a matrix memory only: use one layer and norm_weight=None, or rule='chunk'"
         )
+    if rule == "token" and limit_steps:
+        raise ValueError("limit_steps=True needs rule='chunk': a matrix memory's steps have nothing to limit but theta")
     offset = state.offset
     if isinstance(offset, Tensor):  # looked at only where that waits for nothing
         offset = int(offset.max()) if offset.device.type == "cpu" and not torch.compiler.is_compiling() else 0

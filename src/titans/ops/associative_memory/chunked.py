@@ -96,16 +96,19 @@ def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Te
         if options.rule == "token":
             inputs, deltas = _token_errors(network, k, v, c, memory)
         else:
-            inputs, deltas = _errors(network, k, v, memory)
-        outputs.append(_read(network, q, inputs, deltas, c, memory))
+            inputs, deltas, z = _errors(network, k, v, memory)
         if options.surprise:
-            norms.append(_surprise_norm(inputs, deltas))
+            norms.append(_square(inputs, deltas).detach().sqrt().squeeze(-1))
+        if options.limit_steps:
+            limit = network.step_limit(z, deltas[-1], _square(inputs, deltas))
+            deltas = [limit * delta for delta in deltas]
+        outputs.append(_read(network, q, inputs, deltas, c, memory))
         memory = _write(inputs, deltas, c, memory, end)
     return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
 
 
-def _errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[list[Tensor], list[Tensor]]:
-    """Forward and backward of the keys through the anchor: each layer's inputs and back-propagated errors."""
+def _errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Forward and backward of the keys through the anchor: each layer's inputs and errors, and the last product."""
     inputs, products = [k], [k @ memory.anchor[0]]
     for w in memory.anchor[1:]:
         inputs.append(network.sigma(products[-1]))
@@ -114,7 +117,7 @@ def _errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[lis
     deltas = [network.head_backward(products[-1], 2 * error)]
     for w, z in zip(memory.anchor[:0:-1], products[-2::-1], strict=True):
         deltas.append((deltas[-1] @ w.mT) * network.sigma_grad(z))
-    return inputs, deltas[::-1]
+    return inputs, deltas[::-1], products[-1]
 
 
 def _token_errors(
@@ -162,8 +165,7 @@ def _write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: 
     return Memory(weights, surprise, renew(memory.anchor, weights, end))
 
 
-def _surprise_norm(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
-    """Norm of each token's gradient `[B, H, b]`: a gradient is an outer product, so its norm is the factors'."""
-    with torch.no_grad():
-        squares = [a.square().sum(-1) * d.square().sum(-1) for a, d in zip(inputs, deltas, strict=True)]
-        return torch.stack(squares).sum(0).sqrt()
+def _square(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
+    """Squared norm of each token's gradient `[B, H, b, 1]`: of an outer product, it is the product of the factors'."""
+    squares = [a.square().sum(-1, True) * d.square().sum(-1, True) for a, d in zip(inputs, deltas, strict=True)]
+    return torch.stack(squares).sum(0)

@@ -73,12 +73,37 @@ class Network:
         grad = grad - grad.mean(-1, keepdim=True) - unit * (grad * unit).mean(-1, keepdim=True)
         return grad * scale
 
-    def __call__(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Read the memory: `x` `[B, H, N, d]` through weights `[B, H, d_in, d_out]`."""
+    def product(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Carry `x` `[B, H, N, d_in]` through weights `[B, H, d_in, d_out]` up to the last product, before the head."""
         z = x @ weights[0]
         for w in weights[1:]:
             z = self.sigma(z) @ w
-        return self.head(x, z)
+        return z
+
+    def __call__(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Read the memory: `x` `[B, H, N, d_in]` through weights `[B, H, d_in, d_out]`."""
+        return self.head(x, self.product(weights, x))
+
+    def step_limit(self, z: Tensor, grad_z: Tensor, gradient: Tensor) -> Tensor:
+        """Factor that makes a gradient step no longer than that of a matrix memory with a unit key.
+
+        Along its error a token sees the curvature `c = ||dl/dW||^2 / ||dl/du||^2`, u the normalised product: what a step
+        corrects of the error is `2 theta c`. For a matrix and a unit key c is 1; behind a norm it is as large as
+        the inverse square of the norm's input, which forgetting shrinks. The factor is `1 / max(1, c)` (docs/stability.md).
+
+        Args:
+            z: the last product `[..., d]`.
+            grad_z: gradient of the loss at `z`, `[..., d]`.
+            gradient: squared norm of the loss's gradient in all weights `[..., 1]`.
+
+        Returns:
+            The factor, `[..., 1]`, in (0, 1].
+        """
+        curvature = gradient / grad_z.square().sum(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+        if self.norm_weight is not None:
+            slope = normalise(z)[1].square() * self.norm_weight.square().amax(-1, keepdim=True)
+            curvature = curvature * slope
+        return curvature.clamp(min=1).reciprocal()
 
 
 class Options(NamedTuple):
@@ -89,12 +114,14 @@ class Options(NamedTuple):
         rule: "chunk" or "token".
         chunk_size: tokens per chunk.
         surprise: compute the gradient norms (they are not differentiable).
+        limit_steps: shorten each gradient by `Network.step_limit`.
     """
 
     network: Network
     rule: str
     chunk_size: int
     surprise: bool
+    limit_steps: bool
 
 
 def normalise(z: Tensor) -> tuple[Tensor, Tensor]:

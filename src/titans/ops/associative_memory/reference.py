@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.network import Options
+from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.state import AssociativeMemoryState
 
 
@@ -21,7 +21,7 @@ def reference(
     state: AssociativeMemoryState,
 ) -> tuple[Tensor, Tensor | None, AssociativeMemoryState]:
     """Read and write one token after the other; arguments and results as `titans.ops.associative_memory`."""
-    network, rule, chunk_size, return_surprise = options
+    network, rule, chunk_size, return_surprise, limit_steps = options
     weights, surprise, anchor = state.weights, state.surprise, state.anchor
     batch, _, tokens, _ = q.shape
     offset = torch.as_tensor(state.offset, device=q.device).expand(batch)
@@ -32,8 +32,12 @@ def reference(
         def loss(w: list[Tensor], key: Tensor = key, value: Tensor = value) -> Tensor:
             return (network(w, key) - value).square().sum()
 
-        gradient = torch.func.grad(loss)(weights if rule == "token" else anchor)
+        at = weights if rule == "token" else anchor
+        gradient = torch.func.grad(loss)(at)
+        square = torch.stack([g.square().sum((-2, -1)) for g in gradient]).sum(0)  # [B, H]
         step, momentum = (gate[:, :, t, None, None] for gate in (theta, eta))
+        if limit_steps:
+            step = step * _step_limit(network, at, key, value, square)
         write = torch.ones(batch, dtype=torch.bool, device=q.device) if mask is None else mask[:, t]
         rows = write[:, None, None, None]
         new_surprise = [momentum * s - step * g for s, g in zip(surprise, gradient, strict=True)]
@@ -42,8 +46,7 @@ def reference(
         weights = [torch.where(rows, new, old) for new, old in zip(new_weights, weights, strict=True)]
 
         outputs.append(torch.where(rows, network(weights, query), 0.0))
-        norm = torch.stack([g.square().sum((-2, -1)) for g in gradient]).sum(0).sqrt().detach()  # [B, H]
-        norms.append(torch.where(write[:, None], norm, 0.0))
+        norms.append(torch.where(write[:, None], square.detach().sqrt(), 0.0))
         if rule == "token":
             anchor = weights
         else:
@@ -56,6 +59,12 @@ def reference(
         final_offset = offset if rule == "chunk" else state.offset
     final = AssociativeMemoryState(weights, surprise, anchor, final_offset)
     return torch.cat(outputs, 2), torch.stack(norms, 2) if return_surprise else None, final
+
+
+def _step_limit(network: Network, weights: list[Tensor], key: Tensor, value: Tensor, square: Tensor) -> Tensor:
+    z = network.product(weights, key)
+    grad_z = torch.func.grad(lambda z: (network.head(key, z) - value).square().sum())(z)
+    return network.step_limit(z, grad_z, square[..., None, None])
 
 
 def forget_gate(alpha: Tensor, weights: Tensor) -> Tensor:
