@@ -133,7 +133,7 @@ def test_the_token_rule_survives_periodic_streams(seed):
 
 @given(data=st.data(), rule=st.sampled_from(("token", "chunk")), chunk_size=st.sampled_from((2, 4, 16)))
 def test_gates_that_change_cannot_amplify(data, rule, chunk_size):
-    """Equal keys, gates anywhere in the layer's bounds and repeated: (distance, surprise) is mapped linearly, and shrinks."""
+    """Equal keys, gates anywhere within bounds, repeated: (distance, surprise) is mapped linearly and does not grow."""
     layer = NeuralMemory(DIM, 2, rule=rule, depth=1, norm=False, chunk_size=chunk_size)
     count = chunk_size * data.draw(st.integers(1, 8))
     gates = torch.tensor(data.draw(st.lists(st.tuples(*[st.sampled_from((0.0, 0.5, 1.0))] * 2), min_size=count,

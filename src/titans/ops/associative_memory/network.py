@@ -87,9 +87,9 @@ class Network:
     def step_limit(self, z: Tensor, grad_z: Tensor, gradient: Tensor) -> Tensor:
         """Factor that makes a gradient step no longer than that of a matrix memory with a unit key.
 
-        Along its error a token sees the curvature `c = ||dl/dW||^2 / ||dl/du||^2`, u the normalised product: what a step
-        corrects of the error is `2 theta c`. For a matrix and a unit key c is 1; behind a norm it is as large as
-        the inverse square of the norm's input, which forgetting shrinks. The factor is `1 / max(1, c)` (docs/stability.md).
+        Along its error a token meets the curvature `c = ||dl/dW||^2 / ||dl/du||^2`, u the normalised product: a step
+        corrects `2 theta c` of that error. For a matrix and a unit key c is 1; behind a norm it is the inverse
+        square of what forgetting shrinks. The factor is `1 / max(1, c)` (docs/stability.md).
 
         Args:
             z: the last product `[..., d]`.
