@@ -376,15 +376,30 @@ def test_surprise_of_a_matrix_written_out(make_case, close):
 # Memory and precision --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["chunk", "token"])
-def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, rule):
-    case = make_case(
-        rule=rule, depth=1 if rule == "token" else 2, tokens=170, chunk_size=4, offset=0 if rule == "token" else 3
-    )
+CHUNKED = importlib.import_module("titans.ops.associative_memory.chunked")
+ANALYTIC = importlib.import_module("titans.ops.associative_memory.analytic")
+
+
+@pytest.mark.parametrize("options", [
+    {"chunk_size": 4, "depth": 2, "offset": 3, "channels": 2, "hidden": 4},
+    {"chunk_size": 4, "depth": 1, "rule": "token"},
+], ids=["chunk", "token"])  # fmt: skip
+def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, options):
+    case = make_case(tokens=170, **options)
     recomputed = case.gradients()
-    module = importlib.import_module("titans.ops.associative_memory.chunked")
-    monkeypatch.setattr(module, "group_size", lambda chunks: chunks)
+    monkeypatch.setattr(CHUNKED, "group_size", lambda chunks: chunks)
     close(recomputed, case.gradients(), 1e-12)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("group", [1, 8, 12])
+def test_groups_change_no_gradient(make_case, close, monkeypatch, group, limited):
+    """The written-out derivative, in groups of 1, 2 and 3 chunks; the last one is smaller."""
+    case = make_case(tokens=35, chunk_size=4, residual=True, norm="head", limited=limited, offset=1, step=0.05)
+    whole = case.gradients()
+    close(whole, case.gradients(implementation="reference"), EXACT)
+    monkeypatch.setattr(ANALYTIC, "GROUP", group)
+    close(case.gradients(), whole, 1e-12)
 
 
 def live_bytes():
@@ -398,9 +413,11 @@ def live_bytes():
     return sum(storages.values())
 
 
-def kept_bytes(make_case, chunks):
+def kept_bytes(make_case, chunks, **options):
     """Bytes that one call on so many chunks keeps for its backward, and the bytes of one state."""
-    case = make_case(batch=1, heads=1, width=16, hidden=64, tokens=2 * chunks, chunk_size=2, dtype=torch.float32)
+    case = make_case(
+        batch=1, heads=1, width=16, hidden=64, tokens=2 * chunks, chunk_size=2, dtype=torch.float32, **options
+    )
     case.leaves()
     before = live_bytes()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):  # makes saved tensors Python objects
@@ -410,14 +427,24 @@ def kept_bytes(make_case, chunks):
     return kept, case.state.nbytes
 
 
-def test_training_memory_grows_far_slower_than_a_state_per_chunk(make_case, monkeypatch):
-    short, state = kept_bytes(make_case, 64)
-    long, _ = kept_bytes(make_case, 576)
+def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(make_case, monkeypatch):
+    short, state = kept_bytes(make_case, 64, channels=2)
+    long, _ = kept_bytes(make_case, 576, channels=2)
     assert 12 * state < long < 576 * state / 10
     assert long < 9 * short / 2  # 9 times the tokens, 3 times the states
-    module = importlib.import_module("titans.ops.associative_memory.chunked")
-    monkeypatch.setattr(module, "group_size", lambda chunks: chunks)
-    assert kept_bytes(make_case, 64)[0] > 64 * state / 2  # without recomputation the measure sees every state
+    monkeypatch.setattr(CHUNKED, "group_size", lambda chunks: chunks)
+    # Without recomputation the measure sees every state.
+    assert kept_bytes(make_case, 64, channels=2)[0] > 64 * state / 2
+
+
+def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch):
+    def per_chunk():
+        return (kept_bytes(make_case, 1536)[0] - kept_bytes(make_case, 512)[0]) / 1024
+
+    _, state = kept_bytes(make_case, 1)
+    assert per_chunk() < state / 6  # what is kept of two tokens, and a 512th of a state
+    monkeypatch.setattr(ANALYTIC, "GROUP", 2)
+    assert per_chunk() > state / 2  # a group of one chunk: the measure sees every state
 
 
 def test_half_precision_inputs_leave_the_state_in_float32(make_case, close):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from titans.ops.associative_memory.analytic import AnalyticRun, thirds
 from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
-from titans.ops.grid import layout, renew
+from titans.ops.grid import Span, layout, renew
 from titans.ops.scan import group_size, scan
 
 Output = tuple[Tensor, Tensor | None]  # reads [B, H, n, d] and, where asked for, gradient norms [B, H, n]
@@ -69,7 +71,7 @@ def chunked(
         q_, k_, v_, theta_, decay_, eta_ = (span.cut(x, 2) for x in (q, k, v, theta, decay, eta))
         mask_ = None if plan.mask is None else span.cut(plan.mask.unsqueeze(1), 2)
         tokens = Tokens(q_, k_, v_, theta_, decay_.mT, eta_, mask_)
-        memory, parts = _scan(options, tokens, memory, span.ends())
+        memory, parts = _run(options, tokens, memory, span)
         outputs += parts
     y = plan.take(torch.cat([y for y, _ in outputs], 2), 2)
     norm = plan.take(torch.cat([n for _, n in outputs if n is not None], 2), 2) if options.surprise else None
@@ -79,6 +81,27 @@ def chunked(
     if options.rule == "token":
         return y, norm, AssociativeMemoryState(memory.weights, memory.surprise, memory.weights, state.offset)
     return y, norm, AssociativeMemoryState(*memory, plan.end)
+
+
+def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
+    """Run through the chunks of a span; whole ones with one forget gate by the written-out derivative."""
+    whole = span.complete is True and tokens.mask is None and tokens.decay.shape[-2] == 1
+    if options.rule == "token" or not whole or torch.compiler.is_compiling():
+        return _scan(options, tokens, memory, span.ends())
+
+    def generic(*inputs: Tensor) -> tuple[Tensor, ...]:
+        same = options._replace(network=replace(options.network, norm_weight=inputs[6]))
+        q, k, v, theta, decay, eta = inputs[:6]
+        start = Memory(*thirds(inputs[7:]))
+        memory, outputs = _scan(same, Tokens(q, k, v, theta, decay, eta, None), start, span.ends())
+        return torch.cat([y for y, _ in outputs], 2).unflatten(2, (span.blocks, -1)), *memory.weights, *memory.surprise
+
+    inputs = (*tokens[:6], options.network.norm_weight, *memory.weights, *memory.surprise, *memory.anchor)
+    y, *rest = AnalyticRun.apply(options, generic, *inputs)  # type: ignore[no-untyped-call]
+    layers = len(memory.weights)
+    weights, surprise = rest[:layers], rest[layers : 2 * layers]
+    norm = rest[-1].flatten(2, 3) if options.surprise else None
+    return Memory(weights, surprise, weights), [(y.flatten(2, 3), norm)]
 
 
 def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Tensor]) -> tuple[Memory, list[Output]]:
@@ -116,7 +139,7 @@ def _errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[lis
     error = network.head(k, products[-1]) - v
     deltas = [network.head_backward(products[-1], 2 * error)]
     for w, z in zip(memory.anchor[:0:-1], products[-2::-1], strict=True):
-        deltas.append((deltas[-1] @ w.mT) * network.sigma_grad(z))
+        deltas.append(network.sigma.backward(deltas[-1] @ w.mT, z))
     return inputs, deltas[::-1], products[-1]
 
 

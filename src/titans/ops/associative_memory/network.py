@@ -14,25 +14,46 @@ from torch import Tensor
 NORM_EPS = 1e-6
 
 
-def _gelu_grad(x: Tensor) -> Tensor:
-    cdf = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
-    pdf = torch.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return cdf + x * pdf
+class Activation(NamedTuple):
+    """A function between the layers.
+
+    Args:
+        call: the function.
+        backward: carries a gradient back through it, `(grad, x) -> grad * sigma'(x)`.
+        second: its second derivative.
+    """
+
+    call: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+    second: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply the function."""
+        return self.call(x)
 
 
-def _silu_grad(x: Tensor) -> Tensor:
+def _gelu_second(x: Tensor) -> Tensor:
+    return torch.exp(-0.5 * x * x) * (2 - x * x) * (1 / math.sqrt(2 * math.pi))
+
+
+def _silu_backward(grad: Tensor, x: Tensor) -> Tensor:
     s = torch.sigmoid(x)
-    return s * (1 + x * (1 - s))
+    return grad * (s * (1 + x * (1 - s)))
 
 
-def _relu_grad(x: Tensor) -> Tensor:
-    return (x > 0).to(x.dtype)
+def _silu_second(x: Tensor) -> Tensor:
+    s = torch.sigmoid(x)
+    return s * (1 - s) * (2 + x * (1 - 2 * s))
 
 
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "gelu": (F.gelu, _gelu_grad),
-    "silu": (F.silu, _silu_grad),
-    "relu": (F.relu, _relu_grad),
+def _relu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return grad * (x > 0)
+
+
+ACTIVATIONS = {
+    "gelu": Activation(F.gelu, torch.ops.aten.gelu_backward, _gelu_second),
+    "silu": Activation(F.silu, _silu_backward, _silu_second),
+    "relu": Activation(F.relu, _relu_backward, torch.zeros_like),
 }
 
 
@@ -50,13 +71,10 @@ class Network:
     residual: bool
     norm_weight: Tensor | None
 
-    def sigma(self, x: Tensor) -> Tensor:
-        """Apply the activation."""
-        return ACTIVATIONS[self.activation][0](x)
-
-    def sigma_grad(self, x: Tensor) -> Tensor:
-        """Evaluate the activation's derivative."""
-        return ACTIVATIONS[self.activation][1](x)
+    @property
+    def sigma(self) -> Activation:
+        """The function between the layers."""
+        return ACTIVATIONS[self.activation]
 
     def head(self, x: Tensor, z: Tensor) -> Tensor:
         """Turn the last product `z` into the output: norm, then residual with the input `x`, both `[..., d]`."""

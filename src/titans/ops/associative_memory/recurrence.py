@@ -82,7 +82,7 @@ class Coefficients(NamedTuple):
         return torch.einsum("...cti,...ic->...tc", self.gradient * gram.unsqueeze(-3), delta)
 
 
-def coefficients(theta: Tensor, decay: Tensor, eta: Tensor, mask: Tensor | None) -> Coefficients:
+def coefficients(theta: Tensor, decay: Tensor, eta: Tensor, mask: Tensor | None = None) -> Coefficients:
     """Compute the coefficients of chunks of b tokens.
 
     Args:

@@ -1,0 +1,82 @@
+"""What was measured, as tables, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from rich.console import Console
+from rich.table import Table
+
+Rows = list[dict[str, Any]]
+
+
+def machine() -> dict[str, str]:
+    """Describe the machine."""
+    names = [line.split(":")[1].strip() for line in _cpu_lines() if line.startswith("model name")]
+    return {
+        "processor": f"{os.cpu_count()} x {names[0] if names else platform.processor() or 'unknown'}",
+        "software": f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}",
+    }
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def table(title: str, rows: Rows) -> None:
+    """Print rows of equal keys."""
+    if not rows:
+        return
+    shown = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        shown.add_column(name, justify="right" if not isinstance(rows[0][name], str) else "left")
+    for row in rows:
+        shown.add_row(*(_text(x) for x in row.values()))
+    Console(width=140).print(shown)
+
+
+def _text(x: Any) -> str:
+    if isinstance(x, float):
+        return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+    return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else str(x)
+
+
+def save(results: dict[str, Any], folder: Path) -> None:
+    """Write the JSON file and the pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    growth: Rows = results.get("growth", [])
+    if growth:
+        _lines(growth, "tokens", "wall s", "mixer", "seconds, forward and backward", folder / "time.png")
+        if all(row["peak MB"] is not None for row in growth):
+            _lines(growth, "tokens", "peak MB", "mixer", "memory, MB", folder / "memory.png")
+    generation: Rows = results.get("generation", [])
+    if generation:
+        _lines(generation, "context", "ms per token", "model", "ms per generated token", folder / "generation.png")
+
+
+def _lines(rows: Rows, x: str, y: str, name: str, label: str, path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for one in dict.fromkeys(row[name] for row in rows):
+        points = [(row[x], row[y]) for row in rows if row[name] == one]
+        axes.plot(*zip(*points, strict=True), marker="o", label=one)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({row[x] for row in rows})
+    axes.set_xticks(ticks, [f"{t // 1024}K" for t in ticks])
+    axes.set_xlabel("tokens")
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
