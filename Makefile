@@ -4,6 +4,7 @@
 PYTHON =
 DATA =
 QUICK =
+ONLY =
 
 VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
@@ -13,19 +14,20 @@ STAMP := $(VENV)/.installed
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format clean FORCE
+.PHONY: help demo test test-slow bench bench-quick lint format clean FORCE
 
 help: ## Show this help
 	@echo "Titans: language models that learn to memorize at test time."
 	@echo
 	@echo "Usage: make TARGET [NAME=VALUE ...]"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Examples:"
 	@echo "  make demo                      train, compare and report; at most 10 minutes on 2 CPU cores"
 	@echo "  make demo QUICK=1              the same steps in about a minute"
 	@echo "  make demo DATA=path/to/text    the same on your own text: a file, a folder or a glob"
+	@echo "  make bench ONLY=\"layer limit\" some contests: layer, limit, growth, training, generation, import"
 	@echo "  make test PYTHON=python3.12    choose the Python that $(VENV) is made with"
 	@echo
 	@echo "The first run creates $(VENV) and installs the versions in constraints.txt (a few minutes)."
@@ -40,6 +42,12 @@ test: $(STAMP) ## Run the test suite, without the slow tests
 test-slow: $(STAMP) ## Run the tests that take minutes
 	OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 -m slow
 
+bench: $(STAMP) ## Measure speed and memory beside other implementations; about half an hour, writes bench-report/
+	$(VENV_PYTHON) benchmarks --out bench-report $(foreach name,$(ONLY),--only $(name))
+
+bench-quick: $(STAMP) ## Under 2 minutes: only against the reference and the machine; fails when slower than recorded
+	$(VENV_PYTHON) benchmarks --quick
+
 lint: $(STAMP) ## Check style, format and types; changes nothing
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
@@ -50,7 +58,7 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(VENV_PYTHON) -m ruff format .
 
 clean: ## Remove .venv, caches, build outputs and demo-report/
-	rm -rf $(VENV) build dist demo-report .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist demo-report bench-report benchmarks/.peers .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Time stamps do not show an unfinished set-up, a folder that has moved, an interpreter that is gone, or

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -70,9 +72,29 @@ def short_convolution(x: Tensor, taps: Tensor, tail: Tensor, lengths: Tensor | N
     Returns:
         `y_t = sum_i taps[i] x[t - K + 1 + i]`, `[B, N, C]`, and the tail after x.
     """
-    tokens = x.shape[1]
     x = torch.cat([tail.to(x.dtype), x], 1)
-    y = taps[0] * x[:, :tokens]
-    for i, tap in enumerate(taps[1:], start=1):
-        y = y + tap * x[:, i : i + tokens]
+    y: Tensor = ShortConvolution.apply(x, taps)  # type: ignore[no-untyped-call]
     return y, last(x, lengths, tail.shape[1]).to(tail.dtype)
+
+
+class ShortConvolution(torch.autograd.Function):
+    """`y_t = sum_i taps[i] x[t + i]`, summed in place: autograd would keep and fill a tensor for every tap."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
+        """Convolve `x` `[B, N + K - 1, C]` with `taps` `[K, C]`; returns `[B, N, C]`."""
+        ctx.save_for_backward(x, taps)
+        tokens = x.shape[1] - len(taps) + 1
+        y = x[:, :tokens] * taps[0]
+        for i, tap in enumerate(taps[1:], start=1):
+            y.addcmul_(x[:, i : i + tokens], tap)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of `x` and `taps`."""
+        x, taps = ctx.saved_tensors
+        tokens, by_x = grad.shape[1], torch.zeros_like(x)
+        for i, tap in enumerate(taps):
+            by_x[:, i : i + tokens].addcmul_(grad, tap)
+        return by_x, torch.stack([(grad * x[:, i : i + tokens]).sum((0, 1)) for i in range(len(taps))])

@@ -15,7 +15,6 @@ from titans.ops.associative_memory.analytic.forward import (
     Tokens,
     Trace,
     aim,
-    at_end,
     spread,
     square,
     standardise,
@@ -122,6 +121,16 @@ class Curvature(NamedTuple):
     slack: Tensor  # derivative of the limit in `value * slope`
 
 
+class Ends(NamedTuple):
+    """What carries a state over each chunk, `[C, M, 1 or b, 1]`: coefficients of its last token, steps limited."""
+
+    weights: Tensor
+    surprise: Tensor
+    gradient: Tensor
+    momentum: Tensor
+    memory: Tensor
+
+
 class Chunks:
     """The part of the backward pass that goes from chunk to chunk: what a chunk wrote, and why.
 
@@ -130,20 +139,27 @@ class Chunks:
 
     def __init__(self, constants: Constants, tokens: Tokens, trace: Trace, rewritten: Rewritten, reads: Reads) -> None:
         self.constants, self.tokens, self.trace, self.rewritten, self.reads = constants, tokens, trace, rewritten, reads
-        sigma = constants.sigma
+        sigma, c = constants.sigma, tokens.c
         self.bends = [u * sigma.second(z) for u, z in zip(trace.pulls[:-1], trace.products[:-1], strict=True)]
         self.ahead = aim(constants, tokens.k, tokens.v)
         if constants.scale is not None:
             self.unit, self.mean, self.rstd = standardise(trace.products[-1])
-            self.ahead = torch.addcmul(self.ahead, self.unit, 2 * constants.scale.square())  # gradient at the unit
+            self.scale2 = 2 * constants.scale.square()
+            self.ahead.addcmul_(self.unit, self.scale2)  # gradient at the unit
             self.radial = (self.ahead * self.unit).mean(-1, keepdim=True)
-        self.curvature = None if trace.limits is None else self._curvature(trace.limits)
-        chunks = len(tokens.k)
+        gradient, momentum = c.gradient[:, :, 0, -1, :, None], c.momentum
+        self.curvature = None
+        if trace.limits is not None:
+            self.curvature = self._curvature(trace.limits)
+            self.unlimited = Ends(c.weights, c.surprise, gradient, momentum, c.memory)
+            self.by_read = (reads.gradient * c.gradient[:, :, 0]).sum(-2).unsqueeze(-1)
+            gradient, momentum = gradient * trace.limits, momentum * trace.limits
+        self.ends = Ends(c.weights[:, :, -1:], c.surprise[:, :, -1:], gradient, momentum, c.memory)
+        self.written = [spread(a, gradient, momentum) for a in rewritten.inputs]
         self.k, self.aims = torch.empty_like(tokens.k), torch.empty_like(tokens.v)
-        self.reached, self.momentum = (torch.empty_like(tokens.c.momentum) for _ in range(2))
-        self.slopes: Tensor | None = None if self.curvature is None else torch.empty_like(self.curvature.value)
+        self.reached, self.momentum = torch.zeros_like(c.momentum), torch.zeros_like(c.momentum)
+        self.slopes = None if self.curvature is None else torch.empty_like(self.curvature.value)
         self.after = [s.new_empty(s.shape) for s in rewritten.states]
-        self.chunks = chunks
 
     def _curvature(self, limits: Tensor) -> Curvature:
         errors, sizes = [square(d) for d in self.rewritten.deltas], [square(a) for a in self.rewritten.inputs]
@@ -161,61 +177,58 @@ class Chunks:
         """Walk from the last chunk to the first."""
         for stack, x in zip(self.after, after, strict=True):
             stack[-1] = x
-        found: list[Tensor] = []
-        for chunk in reversed(range(self.chunks)):
-            apart = anchor if chunk == 0 else None
-            found = self._chunk(chunk, apart)
-            for stack, read, g in zip(self.after, self.reads.states, found, strict=True):
-                self._carry(stack[chunk + 1], stack[chunk], chunk)
-                stack[chunk] += read[chunk]
-                if apart is None:
-                    stack[chunk, :, : g.shape[1]] += g
-        return self._collect(found if anchor is not None else None)
+        apart = None
+        for chunk in reversed(range(len(self.k))):
+            for stack, read in zip(self.after, self.reads.states, strict=True):
+                self._carry(stack[chunk + 1], stack[chunk], read[chunk], chunk)
+            weights = [s[chunk, :, : s.shape[2] // 2] for s in self.rewritten.states]
+            found = [s[chunk, :, : s.shape[2] // 2] for s in self.after]
+            if chunk == 0 and anchor is not None:
+                weights, found = anchor, [torch.zeros_like(x) for x in anchor]
+                apart = found
+            self._chunk(chunk, weights, found)
+        return self._collect(apart)
 
-    def _carry(self, after: Tensor, before: Tensor, chunk: int) -> None:
-        """Transpose the decay of one layer's state."""
-        c, half = self.tokens.c, after.shape[1] // 2
-        torch.mul(after[:, :half], c.weights[chunk, :, -1:], out=before[:, :half])
-        torch.mul(after[:, half:], c.memory[chunk], out=before[:, half:])
-        before[:, half:].addcmul_(after[:, :half], c.surprise[chunk, :, -1:])
+    def _carry(self, after: Tensor, before: Tensor, read: Tensor, chunk: int) -> None:
+        """Transpose the decay of one layer's state, and add the gradient through the reads."""
+        c, half = self.ends, after.shape[1] // 2
+        torch.addcmul(read[:, :half], after[:, :half], c.weights[chunk], out=before[:, :half])
+        torch.addcmul(read[:, half:], after[:, half:], c.memory[chunk], out=before[:, half:])
+        before[:, half:].addcmul_(after[:, :half], c.surprise[chunk])
 
-    def _chunk(self, chunk: int, anchor: list[Tensor] | None) -> list[Tensor]:
-        """Transpose what a chunk writes and the errors it writes with; returns the gradients of the anchor."""
+    def _chunk(self, chunk: int, w: list[Tensor], found: list[Tensor]) -> None:
+        """Transpose what a chunk writes and the errors it writes with; adds the gradients of its anchor to `found`."""
         done, trace, sigma = self.rewritten, self.trace, self.constants.sigma
         a, d = [x[chunk] for x in done.inputs], [x[chunk] for x in done.deltas]
-        w = [s[chunk, :, : s.shape[2] // 2] for s in done.states] if anchor is None else anchor
         inputs, deltas = self._written(chunk, a, d)
         self._limited(chunk, a, d, inputs, deltas)
-        found = [torch.zeros_like(x) for x in w]
         products = []
         for i in range(len(w) - 1):
             carried = sigma.backward(deltas[i], trace.products[i][chunk])
-            products.append(deltas[i] * self.bends[i][chunk])
-            deltas[i + 1] = torch.baddbmm(deltas[i + 1], carried, w[i + 1])
+            products.append(deltas[i].mul_(self.bends[i][chunk]))
+            deltas[i + 1].baddbmm_(carried, w[i + 1])
             found[i + 1].baddbmm_(carried.mT, d[i + 1])
         products.append(self._pulled(chunk, d[-1], deltas[-1]))
         for i in reversed(range(len(w))):
             found[i].baddbmm_(a[i].mT, products[i])
-            inputs[i] = torch.baddbmm(inputs[i], products[i], w[i].mT)
+            inputs[i].baddbmm_(products[i], w[i].mT)
             if i:
                 products[i - 1] += sigma.backward(inputs[i], trace.products[i - 1][chunk])
         self.k[chunk] = inputs[0]
-        return found
 
     def _written(self, chunk: int, a: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Transpose the outer products of `advance`; returns the gradients of inputs and errors so far."""
-        c = at_end(self.tokens.c, chunk, None if self.trace.limits is None else self.trace.limits[chunk])
+        gradient, momentum = self.ends.gradient[chunk], self.ends.momentum[chunk]
+        reached, kept = self.reached[chunk], self.momentum[chunk]
         inputs, deltas = [], []
-        self.reached[chunk], self.momentum[chunk] = 0, 0
         for i, stack in enumerate(self.after):
             after = stack[chunk + 1]
             by_weights, by_surprise = (d[i] @ after.mT).chunk(2, -1)
-            self.reached[chunk] -= (a[i] * by_weights).sum(-1, True)
-            self.momentum[chunk] -= (a[i] * by_surprise).sum(-1, True)
-            x = torch.addcmul(self.reads.inputs[i][chunk], by_weights, c.gradient, value=-1)
-            inputs.append(x.addcmul_(by_surprise, c.momentum, value=-1))
-            both = spread(a[i], c.gradient, c.momentum)
-            deltas.append(torch.baddbmm(self.reads.deltas[i][chunk], both, after, alpha=-1))
+            reached -= (a[i] * by_weights).sum(-1, True)
+            kept -= (a[i] * by_surprise).sum(-1, True)
+            x = torch.addcmul(self.reads.inputs[i][chunk], by_weights, gradient, value=-1)
+            inputs.append(x.addcmul_(by_surprise, momentum, value=-1))
+            deltas.append(torch.baddbmm(self.reads.deltas[i][chunk], self.written[i][chunk], after, alpha=-1))
         return inputs, deltas
 
     def _limited(
@@ -225,12 +238,11 @@ class Chunks:
         if self.curvature is None or self.slopes is None:
             return
         sizes, errors, value, slope, slack = self.curvature
-        c = at_end(self.tokens.c, chunk, None)
-        grad = (self.reads.gradient[chunk] * self.tokens.c.gradient[chunk, :, 0]).sum(-2).unsqueeze(-1)
-        grad = grad + self.reached[chunk] * c.gradient + self.momentum[chunk] * c.momentum
-        grad = grad * slack[chunk]  # of value * slope
-        self.slopes[chunk] = grad * value[chunk]
-        grad = 2 * grad * slope[chunk]
+        grad = torch.addcmul(self.by_read[chunk], self.reached[chunk], self.unlimited.gradient[chunk])
+        grad.addcmul_(self.momentum[chunk], self.unlimited.momentum[chunk])
+        grad *= slack[chunk]  # of value * slope
+        torch.mul(grad, value[chunk], out=self.slopes[chunk])
+        grad *= 2 * slope[chunk]
         inputs[-1].addcmul_(a[-1], grad)
         grad = grad / errors[-1][chunk]
         for i in range(len(a) - 1):
@@ -240,17 +252,18 @@ class Chunks:
 
     def _pulled(self, chunk: int, d: Tensor, grad: Tensor) -> Tensor:
         """Transpose `pull`; returns the gradient of the last product."""
-        scale = self.constants.scale
-        if scale is None:
+        if self.constants.scale is None:
             self.aims[chunk] = grad
             return 2 * grad
         z, unit, mean, rstd = self.trace.products[-1][chunk], self.unit[chunk], self.mean[chunk], self.rstd[chunk]
-        self.aims[chunk] = unstandardise(grad, z, mean, rstd)
+        aims = unstandardise(grad, z, mean, rstd)
+        self.aims[chunk] = aims
         slope = (grad * d).sum(-1, True) / rstd
         if self.slopes is not None and self.constants.steepest is not None:
-            slope = slope + 2 * self.constants.steepest * self.slopes[chunk] * rstd
-        by_unit = self.aims[chunk] * (2 * scale.square())
-        by_unit -= rstd * (self.radial[chunk] * grad + (grad * unit).mean(-1, True) * self.ahead[chunk])
+            slope.addcmul_(self.slopes[chunk] * rstd, self.constants.steepest, value=2)
+        tilt = (grad * unit).mean(-1, True)
+        by_unit = aims * self.scale2
+        by_unit -= rstd * torch.addcmul(self.radial[chunk] * grad, tilt, self.ahead[chunk])
         found = unstandardise(by_unit, z, mean, rstd)
         return found.addcmul_(slope * rstd.square(), unit, value=-1 / unit.shape[-1])
 
