@@ -109,6 +109,7 @@ def growth(plan: Plan) -> list[Row]:
     rows = []
     tasks: dict[str, tuple[str, Callable[[int], Row]]] = {
         "ours": ("ours", lambda n: {"task": "layer", "tokens": n, "chunk": 64, "backward": True}),
+        "ours, op alone": ("ours", lambda n: {"task": "op", "tokens": n, "chunk": 64}),
         "full attention": ("attention", lambda n: {"task": "full", "tokens": n}),
         "sliding window": ("attention", lambda n: {"task": "sliding", "tokens": n}),
     }

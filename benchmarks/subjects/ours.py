@@ -18,9 +18,9 @@ Built = tuple[Callable[[], Any], dict[str, float]]
 
 def build(task: str, **setting: Any) -> Built:
     """Build one task: what to run, and facts about it."""
-    return {"layer": layer, "reference": reference, "sgemm": sgemm, "train": train, "generate": generate}[task](
-        **setting
-    )
+    return {"layer": layer, "op": op, "reference": reference, "sgemm": sgemm, "train": train, "generate": generate}[
+        task
+    ](**setting)
 
 
 def layer(tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 4) -> Built:
@@ -28,6 +28,24 @@ def layer(tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 
     memory = NeuralMemory(dim, heads, depth=2, expansion=2, chunk_size=chunk)
     x = torch.randn(1, tokens, dim, requires_grad=backward)
     return passes(lambda: memory(x)[0], backward), {"parameters": sum(p.numel() for p in memory.parameters())}
+
+
+def op(tokens: int, chunk: int, dim: int = 256, heads: int = 4) -> Built:
+    """Forward and backward of the op alone: what the memory itself adds to q, k, v, y and their gradients."""
+    memory = NeuralMemory(dim, heads, depth=2, expansion=2, chunk_size=chunk)
+    q, k, v = (torch.randn(1, heads, tokens, dim // heads, requires_grad=True) for _ in range(3))
+    theta, alpha, eta = (torch.full((1, heads, tokens), x) for x in (0.2 / chunk, 0.001, 0.5))
+    state = memory.initial_state(1).memory
+
+    def run() -> None:
+        y, _ = associative_memory(
+            q, F.normalize(k, dim=-1), v, theta, alpha, eta, state, **memory.options, **memory.network_options,
+            norm_weight=memory.memory_norm,
+        )  # fmt: skip
+        y.sum().backward()
+        q.grad = k.grad = v.grad = None
+
+    return run, {"bytes of q, k, v, y and their gradients": 8 * 4 * dim * tokens}
 
 
 def passes(forward: Callable[[], torch.Tensor], backward: bool) -> Callable[[], Any]:

@@ -108,7 +108,9 @@ class LiteralMemory:
         step = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
         eta = 0 * step
         if layer.gate_sizes[1]:
-            largest = 1 - layer.theta_max * (1 if layer.options["rule"] == "token" else 2)
+            largest = 1 - layer.theta_max * (
+                1 if layer.options["rule"] == "token" or layer.options["chunk_size"] == 1 else 2
+            )
             eta = largest * torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
         alpha = 0 * step
         if logits:

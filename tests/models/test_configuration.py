@@ -20,6 +20,7 @@ from titans import TitansConfig
     ({"rope_theta": -1.0}, "rope_theta=-1.0"),
     ({"initializer_range": float("inf")}, "initializer_range=inf"),
     ({"memory_theta_max": float("nan")}, "memory_theta_max=nan"),
+    ({"memory_theta_max": 0.5}, "memory_theta_max=0.5 leaves no room for momentum"),
     ({"num_persistent_tokens": -1}, "num_persistent_tokens=-1"),
     ({"hidden_size": 64.0}, "hidden_size=64.0"),
     ({"hidden_size": True}, "hidden_size=True"),

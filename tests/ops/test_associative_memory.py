@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import itertools
 
 import pytest
 import torch
@@ -447,6 +448,21 @@ def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch):
     assert per_chunk() > state / 2  # a group of one chunk: the measure sees every state
 
 
+def test_backward_frees_what_was_kept(make_case):
+    case = make_case(batch=1, heads=1, width=16, hidden=64, tokens=512, chunk_size=8, dtype=torch.float32, limited=True)
+    leaves = case.leaves()
+    before = live_bytes()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        y, state = case.run()
+    kept = live_bytes() - before
+    gradients = torch.autograd.grad(y.sum(), case.inputs["q"])
+    assert live_bytes() - before < kept / 4  # what is returned: y, its gradient, the state
+    assert leaves
+    assert gradients[0].isfinite().all()
+    assert all(t.is_contiguous() for t in state.tensors())
+    assert len({t.untyped_storage().data_ptr() for t in state.weights + state.surprise}) == 4
+
+
 def test_half_precision_inputs_leave_the_state_in_float32(make_case, close):
     case = make_case(dtype=torch.float32, norm="shared", residual=True)
     half = {name: x.bfloat16() for name, x in case.inputs.items()}
@@ -519,6 +535,32 @@ def test_token_rule_refuses_a_norm(make_case):
 def test_no_tokens(make_case):
     with pytest.raises(ValueError, match="no tokens"):
         make_case().run(0, 0)
+
+
+@pytest.mark.parametrize("widths", [(4, 5), (5, 1), (4, 6, 5), (5, 6, 4)])
+@pytest.mark.parametrize("limited", [False, True])
+def test_inputs_and_outputs_of_different_width(make_case, close, widths, limited):
+    case = make_case(width=widths[0], depth=len(widths) - 1, limited=limited)
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(2, 2, i, o) for i, o in itertools.pairwise(widths)]
+    weights, surprise, anchor = (
+        [torch.randn(s, generator=generator, dtype=torch.float64) / 2 for s in shapes] for _ in range(3)
+    )
+    case.state = AssociativeMemoryState(weights, surprise, anchor, 0)
+    case.inputs["v"] = torch.randn(2, 2, 13, widths[-1], generator=generator, dtype=torch.float64)
+    case.inputs["k"] *= 1.5  # for a matrix and a unit key the limit has a kink
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+
+
+@pytest.mark.parametrize("options", [{"norm": "head", "residual": True}, {}], ids=["norm", "plain"])
+def test_limits_where_nothing_is_wrong(make_case, close, options):
+    """A token that the memory predicts exactly has no error, so no curvature along it."""
+    case = make_case(depth=1, limited=True, **options)
+    empty = [torch.zeros_like(w) for w in case.state.weights]
+    case.state = initial_state(empty)
+    case.inputs["k"] *= 2
+    case.inputs["v"] = case.inputs["k"].clone() if options else torch.zeros_like(case.inputs["v"])
+    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
 
 
 def test_residual_needs_equal_widths(make_case):

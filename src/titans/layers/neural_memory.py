@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any, Literal, overload
 
@@ -16,7 +17,6 @@ from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
 from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
-THETA_BOUNDS = {"chunk": 0.5, "token": 1.0}  # where eta_max would be 0: a chunk's gradients are up to a chunk old
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
 MAX_VALUE_RMS = 10.0  # bounds the errors of any input, and with them the state
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
@@ -124,7 +124,7 @@ class NeuralMemory(Mixer):
     @property
     def eta_max(self) -> float:
         """Bound of the momentum: past surprise may move the memory no further than a step may (docs/stability.md)."""
-        return 1 - self.theta_max / THETA_BOUNDS[self.options["rule"]]
+        return 1 - self.theta_max / theta_bound(self.options["rule"], self.options["chunk_size"])
 
     def reset_parameters(self) -> None:
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
@@ -276,10 +276,16 @@ class NeuralMemory(Mixer):
         return out
 
 
+def theta_bound(rule: str, chunk_size: int) -> float:
+    """Step size at which no momentum would be left: half as long where gradients are up to a chunk old."""
+    return 1.0 if rule == "token" or chunk_size == 1 else 0.5
+
+
 def _clip_rms(x: Tensor, limit: float) -> Tensor:
     """Shorten rows `[..., d]` whose root mean square is above the limit."""
-    power = x.square().mean(-1, keepdim=True).clamp(min=limit**2)  # clamped before the root: x may be 0
-    return x * (limit * power.rsqrt())
+    power = x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1, keepdim=True)
+    power = power.clamp(min=limit**2)  # before the root: x may be 0
+    return x * (limit * power.rsqrt()).to(x.dtype)
 
 
 def _check_choices(
@@ -304,8 +310,8 @@ def _check_choices(
         raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
     if persistent_tokens < 0:
         raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
-    if theta_max is not None and not theta_max > 0:  # not, for NaN
-        raise ValueError(f"theta_max={theta_max} must be positive")
+    if theta_max is not None and not 0 < theta_max < math.inf:  # not, for NaN
+        raise ValueError(f"theta_max={theta_max} must be a positive number")
     for name, choice, allowed in (
         ("rule", rule, RULES),
         ("activation", activation, ACTIVATIONS),
@@ -313,9 +319,9 @@ def _check_choices(
     ):
         if choice not in allowed:
             raise ValueError(f"{name}={choice!r} is unknown: choose one of {', '.join(allowed)}")
-    if theta_max is not None and momentum and theta_max >= THETA_BOUNDS[rule]:
+    if theta_max is not None and momentum and theta_max >= theta_bound(rule, chunk_size):
         raise ValueError(
-            f"theta_max={theta_max} leaves no room for momentum: keep it below {THETA_BOUNDS[rule]}, "
+            f"theta_max={theta_max} leaves no room for momentum: keep it below {theta_bound(rule, chunk_size)}, "
             "or set momentum=False"
         )
     if rule == "token" and (depth > 1 or norm):

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from titans.layers.neural_memory import GATES, THETA_BOUNDS
+from titans.layers.neural_memory import GATES, theta_bound
 from titans.ops.associative_memory import ACTIVATIONS, RULES
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -161,7 +161,7 @@ class TitansConfig(PreTrainedConfig):
             raise ValueError("memory_rule='token' needs memory_depth=1 and memory_norm unset or False")
         if self.memory_rule == "token" and self.memory_gates == "chunk":
             raise ValueError("memory_gates='chunk' needs memory_rule='chunk'")
-        bound = THETA_BOUNDS[self.memory_rule]
+        bound = theta_bound(self.memory_rule, self.memory_chunk_size)
         if self.memory_momentum and self.memory_theta_max is not None and self.memory_theta_max >= bound:
             raise ValueError(
                 f"memory_theta_max={self.memory_theta_max} leaves no room for momentum: keep it below {bound}, "

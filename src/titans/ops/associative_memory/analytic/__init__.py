@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from titans.ops.associative_memory.analytic.backward import Gradients, Rewritten, backward
-from titans.ops.associative_memory.analytic.forward import Constants, Tokens, read, rewrite, square, write
+from titans.ops.associative_memory.analytic.forward import Constants, Tokens, Trace, read, rewrite, square, write
 from titans.ops.associative_memory.network import Options
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 
@@ -40,20 +41,20 @@ class AnalyticRun(torch.autograd.Function):
         constants = _constants(options, inputs[6], inputs[0])
         weights, surprise, anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])
         states = [torch.cat(pair, 1) for pair in zip(weights, surprise, strict=True)]
-        outputs, norms, ctx.traces = [], [], []
+        outputs, norms, kept = [], [], []
         for i, (q, k, v, *gates) in enumerate(_groups(inputs[:6])):
             tokens = Tokens(q, k, v, coefficients(*gates))
             stacks, given, deltas, trace = write(constants, tokens, states, None if i else anchor)
             y, reads = read(constants, tokens, stacks, given, deltas, trace.limits)
             if keep:
-                ctx.traces.append((states, trace._replace(reads=reads)))
+                kept.append((states, trace._replace(reads=reads)))
             outputs.append(y)
             norms.append(_surprise(given, deltas) if options.surprise else y.new_empty(0))
             states = [stack[-1].clone() for stack in stacks]
+        leaves, ctx.structure = tree_flatten(kept)
         ctx.options, ctx.generic = options, generic
-        ctx.save_for_backward(*inputs)
-        halves = [x.unflatten(0, (batch, -1)).chunk(2, 2) for x in states]
-        results = [_rows(torch.cat(outputs), batch), *(w for w, _ in halves), *(s for _, s in halves)]
+        ctx.save_for_backward(*inputs, *leaves)  # nowhere else: autograd frees these, and hooks see them
+        results = [_rows(torch.cat(outputs), batch), *_unpack(states, batch)]
         if options.surprise:
             results.append(_rows(torch.cat(norms), batch))
             ctx.mark_non_differentiable(results[-1])
@@ -62,17 +63,22 @@ class AnalyticRun(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Walk back through the groups; by autograd where the result must itself be differentiable."""
-        inputs = ctx.saved_tensors
+        inputs, leaves = (
+            ctx.saved_tensors[: len(ctx.needs_input_grad) - 2],
+            ctx.saved_tensors[len(ctx.needs_input_grad) - 2 :],
+        )
         with torch.autocast(grads[0].device.type, enabled=False):
             if torch.is_grad_enabled():
                 return None, None, *_by_autograd(ctx.generic, inputs, grads)
-            return None, None, *_walk_back(ctx, inputs, grads)
+            return None, None, *_walk_back(ctx.options, inputs, tree_unflatten(leaves, ctx.structure), grads)
 
 
-def _walk_back(ctx: Any, inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
-    """Go through the groups from the last to the first; returns the gradients of all inputs."""
+def _walk_back(
+    options: Options, inputs: Sequence[Any], kept: list[tuple[list[Tensor], Trace]], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Go through the groups, with what was kept of each, from the last to the first; returns all inputs' gradients."""
     batch, layers = len(inputs[0]), len(inputs[7:]) // 3
-    constants = _constants(ctx.options, inputs[6], inputs[0])
+    constants = _constants(options, inputs[6], inputs[0])
     anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])[2]
     ahead = [x.flatten(0, 1) for x in grads[1 : 1 + 2 * layers]]
     after = [torch.cat(pair, 1) for pair in zip(ahead[:layers], ahead[layers:], strict=True)]
@@ -84,17 +90,16 @@ def _walk_back(ctx: Any, inputs: Sequence[Any], grads: Sequence[Tensor]) -> list
             gates = [x.detach().requires_grad_() for x in gates]
             c = coefficients(*gates)
         tokens = Tokens(q, k, v, Coefficients(*(x.detach() for x in c)))
-        start, trace = ctx.traces[i]
+        start, trace = kept[i]
         rewritten = Rewritten(*rewrite(constants, tokens, start, trace))
         here = backward(constants, tokens, trace, rewritten, grad, after, None if i else anchor)
         found.append([*here.tokens[:3], *torch.autograd.grad(c, gates, here.tokens.c)])
         at_norm.append(here)
         after, at_anchor = here.states, here.anchor
     assert at_anchor is not None
-    halves = [x.chunk(2, 1) for x in after]
-    state = [*(w for w, _ in halves), *(s for _, s in halves), *at_anchor]
+    state = [*_unpack(after, batch), *(x.unflatten(0, (batch, -1)) for x in at_anchor)]
     by_token = [_rows(torch.cat(x), batch) for x in zip(*found[::-1], strict=True)]
-    return [*by_token, _scale_gradient(inputs[6], at_norm, batch), *(x.unflatten(0, (batch, -1)) for x in state)]
+    return [*by_token, _scale_gradient(inputs[6], at_norm, batch), *state]
 
 
 def _by_autograd(generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
@@ -151,6 +156,12 @@ def _groups(inputs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
     size = max(1, GROUP // inputs[0].shape[3])
     laid = [x.permute(2, 0, 1, *range(3, x.dim())).flatten(1, 2).split(size) for x in inputs]
     return list(zip(*laid, strict=True))
+
+
+def _unpack(states: list[Tensor], batch: int) -> list[Tensor]:
+    """Take states `[M, 2 d_in, d_out]` apart: all weights, then all surprises, each with memory of its own."""
+    halves = [x.unflatten(0, (batch, -1)).chunk(2, 2) for x in states]
+    return [half[i].clone(memory_format=torch.contiguous_format) for i in range(2) for half in halves]
 
 
 def _rows(x: Tensor, batch: int) -> Tensor:

@@ -15,6 +15,7 @@ from titans.ops.associative_memory.analytic.forward import (
     Tokens,
     Trace,
     aim,
+    curvature_along,
     spread,
     square,
     standardise,
@@ -88,7 +89,7 @@ def read_backward(constants: Constants, tokens: Tokens, trace: Trace, rewritten:
         scale = _over_tokens(grad * unit)
         z = unstandardise(grad * constants.scale, trace.reads[-1], mean, rstd)
     sums: list[Tensor] | None = None  # gradients of C, A and B
-    q = grad if constants.residual else torch.zeros_like(grad)
+    q = grad if constants.residual else torch.zeros_like(tokens.q)
     inputs, deltas, states = [], [], []
     for layer in reversed(range(len(trace.reads))):
         x = sigma(trace.reads[layer - 1]) if layer else tokens.q
@@ -163,10 +164,7 @@ class Chunks:
 
     def _curvature(self, limits: Tensor) -> Curvature:
         errors, sizes = [square(d) for d in self.rewritten.deltas], [square(a) for a in self.rewritten.inputs]
-        errors[-1].clamp_(min=torch.finfo(limits.dtype).tiny)
-        value = sizes[-1]
-        for a, d in zip(sizes[:-1], errors[:-1], strict=True):
-            value = torch.addcdiv(value, a * d, errors[-1])
+        value = curvature_along(sizes, errors)
         assert self.constants.steepest is not None
         slope = self.constants.steepest.expand_as(value)
         if self.constants.scale is not None:
@@ -243,12 +241,11 @@ class Chunks:
         grad *= slack[chunk]  # of value * slope
         torch.mul(grad, value[chunk], out=self.slopes[chunk])
         grad *= 2 * slope[chunk]
-        inputs[-1].addcmul_(a[-1], grad)
-        grad = grad / errors[-1][chunk]
-        for i in range(len(a) - 1):
+        grad /= errors[-1][chunk].clamp(min=torch.finfo(grad.dtype).tiny)
+        for i in range(len(a)):
             inputs[i].addcmul_(a[i], grad * errors[i][chunk])
             deltas[i].addcmul_(d[i], grad * sizes[i][chunk])
-        deltas[-1].addcmul_(d[-1], grad * (value[chunk] - sizes[-1][chunk]), value=-1)
+        deltas[-1].addcmul_(d[-1], grad * value[chunk], value=-1)
 
     def _pulled(self, chunk: int, d: Tensor, grad: Tensor) -> Tensor:
         """Transpose `pull`; returns the gradient of the last product."""

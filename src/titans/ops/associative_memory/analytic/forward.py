@@ -88,13 +88,18 @@ def pull(constants: Constants, z: Tensor, aim: Tensor, out: Tensor) -> Tensor | 
     return rstd
 
 
+def curvature_along(sizes: list[Tensor], errors: list[Tensor]) -> Tensor:
+    """Squared norm of each gradient over that of its error at the last product, from the squares of its factors."""
+    total = sizes[0] * errors[0]
+    for a, d in zip(sizes[1:], errors[1:], strict=True):
+        total.addcmul_(a, d)
+    return total.div_(errors[-1].clamp(min=torch.finfo(total.dtype).tiny))
+
+
 def limit(constants: Constants, rstd: Tensor | None, inputs: list[Tensor], deltas: list[Tensor], out: Tensor) -> None:
     """How far each token's step is shortened, as `Network.step_limit`, into `out` `[..., 1]`."""
     assert constants.steepest is not None
-    last = square(deltas[-1]).clamp_(min=torch.finfo(out.dtype).tiny)
-    curvature = square(inputs[-1])
-    for a, delta in zip(inputs[:-1], deltas[:-1], strict=True):
-        curvature.addcdiv_(square(a) * square(delta), last)
+    curvature = curvature_along([square(a) for a in inputs], [square(d) for d in deltas])
     curvature *= constants.steepest if rstd is None else constants.steepest * rstd.square()
     torch.reciprocal(curvature.clamp_(min=1), out=out)
 
