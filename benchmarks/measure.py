@@ -23,11 +23,12 @@ class Failed(Exception):
 
 
 class Measured(NamedTuple):
-    """Medians of a contestant's runs: seconds of wall clock, of CPU, and the growth of its memory in bytes."""
+    """A contestant: median seconds of wall clock and of CPU, growth of its memory in bytes, and facts about it."""
 
     wall: float
     cpu: float
     bytes: float | None
+    facts: dict[str, float]
 
 
 class Contestant:
@@ -79,26 +80,28 @@ def contestants(subjects: dict[str, Path | str]) -> Iterator[dict[str, Contestan
             one.close()
 
 
-def race(field: dict[str, Contestant], settings: dict[str, dict[str, Any]], rounds: int) -> dict[str, Measured]:
+def race(subjects: dict[str, Path | str], settings: dict[str, dict[str, Any]], rounds: int) -> dict[str, Measured]:
     """Measure in turns A B A B ...
 
     Args:
-        field: the contestants.
+        subjects: the contestants, and the Python of each.
         settings: what each builds.
-        rounds: runs that count of each, after one that does not.
+        rounds: runs that count of each, after the first, in which the growth of memory is measured.
+
+    Raises:
+        Failed: a contestant broke off.
     """
-    for name, one in field.items():
-        one.ask("build", **settings[name])
-        one.ask("time")
-    times: dict[str, list[dict[str, float]]] = {name: [] for name in field}
-    for _ in range(rounds):
-        for name, one in field.items():
-            times[name].append(one.ask("time"))
+    with contestants(subjects) as field:
+        facts = {name: one.ask("build", **settings[name]) for name, one in field.items()}
+        growth = {name: one.ask("memory")["bytes"] for name, one in field.items()}
+        times: dict[str, list[dict[str, float]]] = {name: [] for name in field}
+        for _ in range(rounds):
+            for name, one in field.items():
+                times[name].append(one.ask("time"))
     return {
         name: Measured(
-            statistics.median(t["wall"] for t in runs),
-            statistics.median(t["cpu"] for t in runs),
-            field[name].ask("memory")["bytes"],
+            statistics.median(t["wall"] for t in runs), statistics.median(t["cpu"] for t in runs), growth[name],
+            facts[name],
         )
         for name, runs in times.items()
-    }
+    }  # fmt: skip

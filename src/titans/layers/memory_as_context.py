@@ -16,6 +16,8 @@ from titans.ops.grid import Layout, layout, renew
 from titans.ops.scan import group_size, scan
 from titans.state import MemoryAsContextState, NeuralMemoryState
 
+SEGMENTS = 32  # recomputed together at least; a segment costs far more time than a chunk of the memory alone
+
 
 class Segment(NamedTuple):
     """The inputs of a segment, or of a part of it."""
@@ -104,7 +106,7 @@ class MemoryAsContext(Mixer):
         plan = layout(state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device)
         (query,), tail = self.query(x, state.query_tail, lengths)
         segments = self._segments(plan, plan.place(x, 1), plan.place(query, 2), state.offset)
-        size = group_size(len(segments))
+        size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
         carry = Carry(state.memory, state.context, state.keys, state.values)
         carry, outputs = scan(self._group, carry, groups, recompute=len(groups) > 1)

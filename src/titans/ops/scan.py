@@ -16,9 +16,14 @@ Output = TypeVar("Output")
 MIN_GROUP = 8  # steps; shorter scans are not worth recomputing
 
 
-def group_size(steps: int) -> int:
-    """Return how many steps to recompute together: the square root keeps states and recomputed steps in balance."""
-    return max(MIN_GROUP, math.isqrt(max(steps - 1, 0)) + 1)
+def group_size(steps: int, least: int = MIN_GROUP) -> int:
+    """Return how many steps to recompute together: the square root keeps states and recomputed steps in balance.
+
+    Args:
+        steps: of the whole scan.
+        least: the smallest group, and so the longest scan that is not recomputed.
+    """
+    return max(least, math.isqrt(max(steps - 1, 0)) + 1)
 
 
 def scan(

@@ -63,10 +63,8 @@ class AnalyticRun(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Walk back through the groups; by autograd where the result must itself be differentiable."""
-        inputs, leaves = (
-            ctx.saved_tensors[: len(ctx.needs_input_grad) - 2],
-            ctx.saved_tensors[len(ctx.needs_input_grad) - 2 :],
-        )
+        saved, count = ctx.saved_tensors, len(ctx.needs_input_grad) - 2  # once: under a checkpoint they come only once
+        inputs, leaves = saved[:count], saved[count:]
         with torch.autocast(grads[0].device.type, enabled=False):
             if torch.is_grad_enabled():
                 return None, None, *_by_autograd(ctx.generic, inputs, grads)

@@ -16,6 +16,7 @@ from titans.ops.associative_memory.analytic.forward import (
     Trace,
     aim,
     curvature_along,
+    ends,
     spread,
     square,
     standardise,
@@ -30,6 +31,7 @@ class Rewritten(NamedTuple):
     states: list[Tensor]
     inputs: list[Tensor]
     deltas: list[Tensor]
+    both: list[Tensor]
 
 
 class Gradients(NamedTuple):
@@ -48,7 +50,7 @@ class Reads(NamedTuple):
     q: Tensor
     inputs: list[Tensor]
     deltas: list[Tensor]
-    states: list[Tensor]
+    states: list[Tensor]  # [C + 1, ...], the last one still empty
     weights: Tensor  # of the coefficients
     surprise: Tensor
     gradient: Tensor  # of the shortened coefficients `[C, M, b, b]`
@@ -95,7 +97,8 @@ def read_backward(constants: Constants, tokens: Tokens, trace: Trace, rewritten:
         x = sigma(trace.reads[layer - 1]) if layer else tokens.q
         a, delta, state = rewritten.inputs[layer], rewritten.deltas[layer], rewritten.states[layer][:-1]
         by_weights, by_surprise = (z @ state.mT).chunk(2, -1)
-        states.append(spread(x, c.weights, c.surprise).mT @ z)
+        states.append(rewritten.states[layer].new_empty(rewritten.states[layer].shape))
+        torch.matmul(spread(x, c.weights, c.surprise).mT, z, out=states[-1][:-1])
         mixed, gram = z @ delta.mT, x @ a.mT
         here = [-(mixed * gram), (x * by_weights).sum(-1, True), (x * by_surprise).sum(-1, True)]
         sums = here if sums is None else [a + b for a, b in zip(sums, here, strict=True)]
@@ -122,16 +125,6 @@ class Curvature(NamedTuple):
     slack: Tensor  # derivative of the limit in `value * slope`
 
 
-class Ends(NamedTuple):
-    """What carries a state over each chunk, `[C, M, 1 or b, 1]`: coefficients of its last token, steps limited."""
-
-    weights: Tensor
-    surprise: Tensor
-    gradient: Tensor
-    momentum: Tensor
-    memory: Tensor
-
-
 class Chunks:
     """The part of the backward pass that goes from chunk to chunk: what a chunk wrote, and why.
 
@@ -148,19 +141,15 @@ class Chunks:
             self.scale2 = 2 * constants.scale.square()
             self.ahead.addcmul_(self.unit, self.scale2)  # gradient at the unit
             self.radial = (self.ahead * self.unit).mean(-1, keepdim=True)
-        gradient, momentum = c.gradient[:, :, 0, -1, :, None], c.momentum
+        self.ends, self.unlimited = ends(c, trace.limits), ends(c)
         self.curvature = None
         if trace.limits is not None:
             self.curvature = self._curvature(trace.limits)
-            self.unlimited = Ends(c.weights, c.surprise, gradient, momentum, c.memory)
             self.by_read = (reads.gradient * c.gradient[:, :, 0]).sum(-2).unsqueeze(-1)
-            gradient, momentum = gradient * trace.limits, momentum * trace.limits
-        self.ends = Ends(c.weights[:, :, -1:], c.surprise[:, :, -1:], gradient, momentum, c.memory)
-        self.written = [spread(a, gradient, momentum) for a in rewritten.inputs]
         self.k, self.aims = torch.empty_like(tokens.k), torch.empty_like(tokens.v)
         self.reached, self.momentum = torch.zeros_like(c.momentum), torch.zeros_like(c.momentum)
         self.slopes = None if self.curvature is None else torch.empty_like(self.curvature.value)
-        self.after = [s.new_empty(s.shape) for s in rewritten.states]
+        self.after = reads.states
 
     def _curvature(self, limits: Tensor) -> Curvature:
         errors, sizes = [square(d) for d in self.rewritten.deltas], [square(a) for a in self.rewritten.inputs]
@@ -177,8 +166,8 @@ class Chunks:
             stack[-1] = x
         apart = None
         for chunk in reversed(range(len(self.k))):
-            for stack, read in zip(self.after, self.reads.states, strict=True):
-                self._carry(stack[chunk + 1], stack[chunk], read[chunk], chunk)
+            for stack in self.after:
+                self._carry(stack[chunk + 1], stack[chunk], chunk)
             weights = [s[chunk, :, : s.shape[2] // 2] for s in self.rewritten.states]
             found = [s[chunk, :, : s.shape[2] // 2] for s in self.after]
             if chunk == 0 and anchor is not None:
@@ -187,12 +176,11 @@ class Chunks:
             self._chunk(chunk, weights, found)
         return self._collect(apart)
 
-    def _carry(self, after: Tensor, before: Tensor, read: Tensor, chunk: int) -> None:
-        """Transpose the decay of one layer's state, and add the gradient through the reads."""
+    def _carry(self, after: Tensor, before: Tensor, chunk: int) -> None:
+        """Transpose the decay of one layer's state, on top of the gradient through the reads."""
         c, half = self.ends, after.shape[1] // 2
-        torch.addcmul(read[:, :half], after[:, :half], c.weights[chunk], out=before[:, :half])
-        torch.addcmul(read[:, half:], after[:, half:], c.memory[chunk], out=before[:, half:])
-        before[:, half:].addcmul_(after[:, :half], c.surprise[chunk])
+        before[:, :half].addcmul_(after[:, :half], c.weights[chunk])
+        before[:, half:].addcmul_(after[:, half:], c.memory[chunk]).addcmul_(after[:, :half], c.surprise[chunk])
 
     def _chunk(self, chunk: int, w: list[Tensor], found: list[Tensor]) -> None:
         """Transpose what a chunk writes and the errors it writes with; adds the gradients of its anchor to `found`."""
@@ -216,7 +204,7 @@ class Chunks:
 
     def _written(self, chunk: int, a: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Transpose the outer products of `advance`; returns the gradients of inputs and errors so far."""
-        gradient, momentum = self.ends.gradient[chunk], self.ends.momentum[chunk]
+        done, gradient, momentum = self.rewritten, self.ends.gradient[chunk], self.ends.momentum[chunk]
         reached, kept = self.reached[chunk], self.momentum[chunk]
         inputs, deltas = [], []
         for i, stack in enumerate(self.after):
@@ -224,9 +212,9 @@ class Chunks:
             by_weights, by_surprise = (d[i] @ after.mT).chunk(2, -1)
             reached -= (a[i] * by_weights).sum(-1, True)
             kept -= (a[i] * by_surprise).sum(-1, True)
-            x = torch.addcmul(self.reads.inputs[i][chunk], by_weights, gradient, value=-1)
-            inputs.append(x.addcmul_(by_surprise, momentum, value=-1))
-            deltas.append(torch.baddbmm(self.reads.deltas[i][chunk], self.written[i][chunk], after, alpha=-1))
+            x = torch.addcmul(self.reads.inputs[i][chunk], by_weights, gradient)
+            inputs.append(x.addcmul_(by_surprise, momentum))
+            deltas.append(torch.baddbmm(self.reads.deltas[i][chunk], done.both[i][chunk], after))
         return inputs, deltas
 
     def _limited(
@@ -236,8 +224,8 @@ class Chunks:
         if self.curvature is None or self.slopes is None:
             return
         sizes, errors, value, slope, slack = self.curvature
-        grad = torch.addcmul(self.by_read[chunk], self.reached[chunk], self.unlimited.gradient[chunk])
-        grad.addcmul_(self.momentum[chunk], self.unlimited.momentum[chunk])
+        grad = torch.addcmul(self.by_read[chunk], self.reached[chunk], self.unlimited.gradient[chunk], value=-1)
+        grad.addcmul_(self.momentum[chunk], self.unlimited.momentum[chunk], value=-1)
         grad *= slack[chunk]  # of value * slope
         torch.mul(grad, value[chunk], out=self.slopes[chunk])
         grad *= 2 * slope[chunk]
@@ -290,9 +278,9 @@ class Chunks:
         weights, surprise, memory = self.reads.weights, self.reads.surprise, torch.zeros_like(c.memory)
         for state, after in zip(self.rewritten.states, self.after, strict=True):
             half = state.shape[2] // 2
-            weights[:, :, -1:] += _over_state(state[:-1, :, :half] * after[1:, :, :half])
-            surprise[:, :, -1:] += _over_state(state[:-1, :, half:] * after[1:, :, :half])
-            memory += _over_state(state[:-1, :, half:] * after[1:, :, half:])
+            weights[:, :, -1:] += _inner(state[:-1, :, :half], after[1:, :, :half])
+            surprise[:, :, -1:] += _inner(state[:-1, :, half:], after[1:, :, :half])
+            memory += _inner(state[:-1, :, half:], after[1:, :, half:])
         return Coefficients(weights, surprise, gradient.unsqueeze(2), momentum, memory)
 
 
@@ -301,6 +289,7 @@ def _over_tokens(x: Tensor) -> Tensor:
     return x.sum((0, 2)).unsqueeze(1)
 
 
-def _over_state(x: Tensor) -> Tensor:
-    """Sum `[C, M, i, j]` to `[C, M, 1, 1]`."""
-    return x.sum((-2, -1), keepdim=True)
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    """Inner products of `[C, M, i, j]`: `[C, M, 1, 1]`."""
+    product: Tensor = x.flatten(-2).unsqueeze(-2) @ y.flatten(-2).unsqueeze(-1)
+    return product

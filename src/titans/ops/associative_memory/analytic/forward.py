@@ -112,48 +112,69 @@ def spread(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return both
 
 
-class Chunk(NamedTuple):
-    """One chunk's part of what the forward pass fills in: one tensor `[M, b, d]` per layer, and the limits if any."""
+class Ends(NamedTuple):
+    """What carries a state over each chunk, `[C, M, 1 or b, 1]`: the coefficients of its last token.
 
-    inputs: list[Tensor]
-    deltas: list[Tensor]
-    products: list[Tensor]
-    pulls: list[Tensor]
-    limits: Tensor | None
+    Those of gradients are negative, as gradients are subtracted.
+    """
 
-
-def errors(constants: Constants, aim: Tensor, anchor: list[Tensor], chunk: Chunk) -> None:
-    """Forward and backward of one chunk's keys, `inputs[0]`: fills everything else."""
-    inputs, deltas, products, pulls, limits = chunk
-    sigma, layers = constants.sigma, len(anchor)
-    for i in range(layers):
-        torch.bmm(inputs[i], anchor[i], out=products[i])
-        if i + 1 < layers:
-            inputs[i + 1].copy_(sigma(products[i]))
-    rstd = pull(constants, products[-1], aim, pulls[-1])
-    for i in reversed(range(layers - 1)):
-        torch.bmm(deltas[i + 1], anchor[i + 1].mT, out=pulls[i])
-        deltas[i].copy_(sigma.backward(pulls[i], products[i]))
-    if limits is not None:
-        limit(constants, rstd, inputs, deltas, limits)
+    weights: Tensor
+    surprise: Tensor
+    gradient: Tensor
+    momentum: Tensor
+    memory: Tensor
 
 
-def advance(old: Tensor, new: Tensor, c: Coefficients, a: Tensor, delta: Tensor) -> None:
-    """Carry one layer's state `[M, 2 d_in, d_out]` over a chunk into `new`; the coefficients are those of its end."""
-    half = old.shape[1] // 2
-    weights, surprise = new[:, :half], new[:, half:]
-    torch.mul(old[:, :half], c.weights, out=weights)
-    weights.addcmul_(old[:, half:], c.surprise)
-    torch.mul(old[:, half:], c.memory, out=surprise)
-    new.baddbmm_(spread(a, c.gradient, c.momentum).mT, delta, alpha=-1)
-
-
-def at_end(c: Coefficients, chunk: int, limits: Tensor | None) -> Coefficients:
-    """Pick what carries a state over one chunk: the last row of each coefficient, gradients shortened by the limits."""
-    gradient, momentum = c.gradient[chunk, :, 0, -1, :, None], c.momentum[chunk]
+def ends(c: Coefficients, limits: Tensor | None = None) -> Ends:
+    """Pick the last row of each coefficient; where steps are limited, shorten what multiplies gradients."""
+    gradient, momentum = -c.gradient[:, :, 0, -1, :, None], -c.momentum
     if limits is not None:
         gradient, momentum = gradient * limits, momentum * limits
-    return Coefficients(c.weights[chunk, :, -1:], c.surprise[chunk, :, -1:], gradient, momentum, c.memory[chunk])
+    return Ends(c.weights[:, :, -1:], c.surprise[:, :, -1:], gradient, momentum, c.memory)
+
+
+class Chunk(NamedTuple):
+    """One chunk's views of what the forward pass fills in, one layer's unless said otherwise.
+
+    Views are taken for all chunks at once: taking them one by one costs more than some of the products.
+    """
+
+    a: Tensor  # inputs [M, b, d_in]
+    delta: Tensor  # errors [M, b, d_out]
+    product: Tensor
+    pull: Tensor
+    by_gradient: Tensor  # a times what multiplies its gradient in the weights [M, b, d_in]
+    by_momentum: Tensor  # and in the surprise; beside it in `both`
+    both: Tensor
+    weights: Tensor  # before the chunk [M, d_in, d_out]
+    surprise: Tensor
+    new: Tensor  # after it, one on top of the other
+    new_weights: Tensor
+    new_surprise: Tensor
+
+
+def errors(constants: Constants, aim: Tensor, anchor: list[Tensor], layers: list[Chunk]) -> Tensor | None:
+    """Forward and backward of one chunk's keys: fills inputs, products, pulls and errors of its layers.
+
+    Returns the inverse standard deviation of the last product, if there is a norm.
+    """
+    sigma, last = constants.sigma, len(layers) - 1
+    for i, (w, here) in enumerate(zip(anchor, layers, strict=True)):
+        torch.bmm(here.a, w, out=here.product)
+        if i < last:
+            layers[i + 1].a.copy_(sigma(here.product))
+    rstd = pull(constants, layers[-1].product, aim, layers[-1].pull)
+    for i in reversed(range(last)):
+        here = layers[i]
+        torch.bmm(layers[i + 1].delta, anchor[i + 1].mT, out=here.pull)
+        here.delta.copy_(sigma.backward(here.pull, here.product))
+    return rstd
+
+
+def carry(here: Chunk, weights: Tensor, surprise: Tensor, memory: Tensor) -> None:
+    """Add the decayed state to what the chunk's gradients have made of the new one."""
+    here.new_weights.addcmul_(here.weights, weights).addcmul_(here.surprise, surprise)
+    here.new_surprise.addcmul_(here.surprise, memory)
 
 
 def read(
@@ -194,33 +215,61 @@ def write(
     products, pulls = ([k.new_empty(*k.shape[:-1], d) for d in widths] for _ in range(2))
     inputs, deltas = ([k.new_empty(*k.shape[:-1], d) for d in widths[:-1]] for _ in range(2))
     inputs, deltas = [k, *inputs], [*deltas, pulls[-1]]
+    both = [x.new_empty(*x.shape[:-1], 2 * x.shape[-1]) for x in inputs]
     limits = None if constants.steepest is None else k.new_empty(*k.shape[:-1], 1)
-    states, aims = _stacks(start, len(k)), aim(constants, k, tokens.v)
-    for chunk in range(len(k)):
-        weights = [stack[chunk, :, : stack.shape[2] // 2] for stack in states]
-        parts = [[x[chunk] for x in layers] for layers in (inputs, deltas, products, pulls)]
-        here = Chunk(parts[0], parts[1], parts[2], parts[3], None if limits is None else limits[chunk])
-        errors(constants, aims[chunk], weights if chunk or anchor is None else anchor, here)
-        c = at_end(tokens.c, chunk, here.limits)
-        for stack, a, delta in zip(states, here.inputs, here.deltas, strict=True):
-            advance(stack[chunk], stack[chunk + 1], c, a, delta)
+    states, end = _stacks(start, len(k)), ends(tokens.c)
+    chunks = zip(
+        _chunks(inputs, deltas, products, pulls, both, states), aim(constants, k, tokens.v).unbind(0),
+        [None] * len(k) if limits is None else limits.unbind(0), *(x.unbind(0) for x in end), strict=True,
+    )  # fmt: skip
+    for i, (layers, goal, limited, weights, surprise, gradient, momentum, memory) in enumerate(chunks):
+        at = [x.weights for x in layers] if i or anchor is None else anchor
+        rstd = errors(constants, goal, at, layers)
+        if limited is not None:
+            limit(constants, rstd, [x.a for x in layers], [x.delta for x in layers], limited)
+            gradient, momentum = gradient * limited, momentum * limited
+        for here in layers:
+            torch.mul(here.a, gradient, out=here.by_gradient)
+            torch.mul(here.a, momentum, out=here.by_momentum)
+            torch.bmm(here.both.mT, here.delta, out=here.new)
+            carry(here, weights, surprise, memory)
     return states, inputs, deltas, Trace(products, pulls, [], limits)
 
 
 def rewrite(
     constants: Constants, tokens: Tokens, start: list[Tensor], trace: Trace
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Make states, inputs and errors of a group anew from its trace: as `write`, without the products."""
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """Make states, inputs and errors of a group anew from its trace: as `write`, without the products.
+
+    Also returns the inputs times what multiplies their gradients, `[C, M, b, 2 d_in]`.
+    """
     sigma = constants.sigma
     inputs = [tokens.k, *(sigma(z) for z in trace.products[:-1])]
     deltas = [sigma.backward(u, z) for u, z in zip(trace.pulls[:-1], trace.products[:-1], strict=True)]
     deltas.append(trace.pulls[-1])
-    states = _stacks(start, len(tokens.k))
-    for chunk in range(len(tokens.k)):
-        c = at_end(tokens.c, chunk, None if trace.limits is None else trace.limits[chunk])
-        for stack, a, delta in zip(states, inputs, deltas, strict=True):
-            advance(stack[chunk], stack[chunk + 1], c, a[chunk], delta[chunk])
-    return states, inputs, deltas
+    states, end = _stacks(start, len(tokens.k)), ends(tokens.c, trace.limits)
+    both = [spread(a, end.gradient, end.momentum) for a in inputs]
+    for stack, x, delta in zip(states, both, deltas, strict=True):
+        torch.matmul(x.mT, delta, out=stack[1:])
+    chunks = _chunks(inputs, deltas, trace.products, trace.pulls, both, states)
+    coefficients = zip(end.weights.unbind(0), end.surprise.unbind(0), end.memory.unbind(0), strict=True)
+    for layers, (weights, surprise, memory) in zip(chunks, coefficients, strict=True):
+        for here in layers:
+            carry(here, weights, surprise, memory)
+    return states, inputs, deltas, both
+
+
+def _chunks(*parts: list[Tensor]) -> list[list[Chunk]]:
+    """Take views of each chunk's part of each layer's inputs, errors, products, pulls, spread inputs and states."""
+    layers = []
+    for a, delta, product, pull, both, state in zip(*parts, strict=True):
+        d, half = a.shape[-1], state.shape[2] // 2
+        views = (
+            a, delta, product, pull, both[..., :d], both[..., d:], both, state[:-1, :, :half], state[:-1, :, half:],
+            state[1:], state[1:, :, :half], state[1:, :, half:],
+        )  # fmt: skip
+        layers.append([Chunk(*x) for x in zip(*(v.unbind(0) for v in views), strict=True)])
+    return [list(x) for x in zip(*layers, strict=True)]
 
 
 def _stacks(start: list[Tensor], chunks: int) -> list[Tensor]:
