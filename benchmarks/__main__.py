@@ -17,7 +17,7 @@ from rich.console import Console
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.json"  # what bench-quick compares with
-FULL = {"rounds": 7, "chunks": (16, 64, 128, 256), "lengths": tuple(1024 * 2**i for i in range(7)),
+FULL = {"rounds": 5, "chunks": (16, 64, 128, 256), "lengths": tuple(1024 * 2**i for i in range(7)),
         "contexts": (1024, 16 * 1024, 128 * 1024)}  # fmt: skip
 CONTESTS = ("layer", "limit", "growth", "training", "generation", "import")
 console = Console()

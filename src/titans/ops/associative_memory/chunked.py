@@ -16,6 +16,8 @@ from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.grid import Span, layout, renew
 from titans.ops.scan import group_size, scan
 
+ANALYTIC_CHUNKS = 4  # fewer are faster by autograd: laying them out costs more than it saves
+
 Output = tuple[Tensor, Tensor | None]  # reads [B, H, n, d] and, where asked for, gradient norms [B, H, n]
 
 
@@ -86,7 +88,7 @@ def chunked(
 def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
     """Run through the chunks of a span; whole ones with one forget gate by the written-out derivative."""
     whole = span.complete is True and tokens.mask is None and tokens.decay.shape[-2] == 1
-    if options.rule == "token" or not whole or torch.compiler.is_compiling():
+    if options.rule == "token" or not whole or span.blocks < ANALYTIC_CHUNKS or torch.compiler.is_compiling():
         return _scan(options, tokens, memory, span.ends())
 
     def generic(*inputs: Tensor) -> tuple[Tensor, ...]:
