@@ -48,14 +48,31 @@ class Mixer(nn.Module):
 
     @abstractmethod
     def mix(self, x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-        """Mix `x` `[B, N, dim]`, of which the first `lengths` `[B]` tokens of each row count (None: all)."""
+        """Mix tokens whose padding, if any, is on the right; arguments have been checked.
+
+        Args:
+            x: tokens `[B, N, dim]`.
+            state: the state before them.
+            lengths: tokens that count in each row `[B]`; None for all.
+
+        Returns:
+            `(y, state)`: outputs `[B, N, dim]`, anything where no token counts, and the state after the last that does.
+        """
 
     @abstractmethod
     def empty_state(self, batch_size: int) -> State:
-        """Return the state before any token."""
+        """Return the state before any token, persistent ones included.
+
+        Args:
+            batch_size: rows B.
+        """
 
     def initial_state(self, batch_size: int) -> State:
-        """Return the state in which `batch_size` streams start."""
+        """Return the state in which streams start.
+
+        Args:
+            batch_size: streams B, one in each row.
+        """
         return self.empty_state(batch_size)
 
     def _run(self, mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:
@@ -64,7 +81,16 @@ class Mixer(nn.Module):
         return _aligned(mix, x, self.initial_state(x.shape[0]) if state is None else state, mask)
 
     def advance(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-        """Do as `forward` does, for a caller that has checked the arguments."""
+        """Do as `forward` does, for a caller that has checked the arguments.
+
+        Args:
+            x: tokens `[B, N, dim]`.
+            state: the state before them.
+            mask: `[B, N]`, bool, False for padding; None for none.
+
+        Returns:
+            `(y, state)` as of `forward`.
+        """
         (y,), state = _aligned(self._mix, x, state, mask)
         return y, state
 

@@ -137,13 +137,17 @@ class NeuralMemory(Mixer):
             nn.init.normal_(self.persistent)
 
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
-        """Return the state before any token, persistent ones included."""
+        """Return the state before any token, persistent ones included; see `Mixer.empty_state`."""
         gates = self.gates.bias.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
         state = NeuralMemoryState(initial_state(list(self.initial_weights)), self.projection.initial_tail(), gates)
         return state.expand(batch_size)
 
     def initial_state(self, batch_size: int) -> NeuralMemoryState:
-        """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
+        """Return the state in which streams start: the persistent tokens have been read.
+
+        Args:
+            batch_size: streams B, one in each row.
+        """
         state = self.empty_state(1)
         if self.persistent is not None:
             _, state = self.mix(self.persistent.unsqueeze(0), state, None)
@@ -213,7 +217,15 @@ class NeuralMemory(Mixer):
         return y, state
 
     def recall(self, q: Tensor, weights: list[Tensor]) -> Tensor:
-        """Read the memory `weights` for queries `q` of any length: `M*(q)`, both `[B, H, N, d]`."""
+        """Read the memory only: `M*(q)`.
+
+        Args:
+            q: queries `[B, H, N, d]`, of any length; the memory sees their direction.
+            weights: the memory's weights, L tensors `[B, H, d_in, d_out]`.
+
+        Returns:
+            What the memory holds, `[B, H, N, d]`, before output norm and gate.
+        """
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
         with torch.autocast(q.device.type, enabled=False):
             y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))

@@ -41,7 +41,15 @@ class State:
         return (leaf for leaf in pytree.tree_leaves(self) if isinstance(leaf, Tensor))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move or cast the floating-point tensors as `Tensor.to` does; masks and positions are only moved."""
+        """Move or cast the floating-point tensors; masks and positions are only moved.
+
+        Args:
+            *args: a device, a dtype, or both, as of `Tensor.to`.
+            **kwargs: the same by name.
+
+        Returns:
+            A new state.
+        """
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
 
         def move(x: Tensor) -> Tensor:
@@ -69,7 +77,14 @@ class State:
         return self.map(lambda x: x.index_select(0, rows.to(x.device)))
 
     def expand(self, batch_size: int) -> Self:
-        """Repeat a state of one row for `batch_size` rows, without copying."""
+        """Repeat a state of one row, without copying.
+
+        Args:
+            batch_size: rows B of the result.
+
+        Returns:
+            A state of B rows that share their memory.
+        """
         return self.map(lambda x: x.expand(batch_size, *x.shape[1:]))
 
     def where(self, rows: Tensor, other: Self) -> Self:
@@ -81,6 +96,9 @@ class State:
 
         Returns:
             The mixed state.
+
+        Raises:
+            ValueError: the two states differ in structure.
         """
         mine, spec = pytree.tree_flatten(self)
         theirs, other_spec = pytree.tree_flatten(other)

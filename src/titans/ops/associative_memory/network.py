@@ -92,14 +92,22 @@ class Network:
         return grad * scale
 
     def product(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Carry `x` `[B, H, N, d_in]` through weights `[B, H, d_in, d_out]` up to the last product, before the head."""
+        """Carry tokens through the layers up to the last product, before norm and residual.
+
+        Args:
+            weights: L tensors `[B, H, d_in, d_out]`.
+            x: `[B, H, N, d_in]`.
+
+        Returns:
+            `[B, H, N, d_out]`.
+        """
         z = x @ weights[0]
         for w in weights[1:]:
             z = self.sigma(z) @ w
         return z
 
     def __call__(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Read the memory: `x` `[B, H, N, d_in]` through weights `[B, H, d_in, d_out]`."""
+        """Read the memory: `M(x)`; arguments and result as of `product`."""
         return self.head(x, self.product(weights, x))
 
     def step_limit(self, z: Tensor, grad_z: Tensor, gradient: Tensor) -> Tensor:
