@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 from collections.abc import Callable
@@ -75,15 +76,17 @@ def layer(plan: Plan) -> list[Row]:
         if name not in plan.pythons:
             continue
         field: Field = {"ours": sys.executable, subject: plan.pythons[name]}
-        for chunk in plan.chunks:
-            for backward in (False, True):
-                setting = {"task": "layer", "tokens": TOKENS, "chunk": chunk, "backward": backward, "heads": heads}
+        for chunk, backward in itertools.product(plan.chunks, (False, True)):
+            setting = {"task": "layer", "tokens": TOKENS, "chunk": chunk, "backward": backward, "heads": heads}
+            row = {"peer": name, "heads": heads, "chunk": chunk, "pass": _pass(backward)}
+            try:
                 found = race(field, dict.fromkeys(field, setting), plan.rounds)
-                ours, peer = found["ours"], found[subject]
-                rows.append({
-                    "peer": name, "heads": heads, "chunk": chunk, "pass": _pass(backward), **_times("our", ours),
-                    **_times("peer's", peer), "CPU ratio": peer.cpu / ours.cpu, "wall ratio": peer.wall / ours.wall,
-                })  # fmt: skip
+            except Failed as error:
+                rows.append({**row, "peer": str(error)})
+                break  # the rest of what this peer would be asked takes as long
+            ours, peer = found["ours"], found[subject]
+            ratios = {"CPU ratio": peer.cpu / ours.cpu, "wall ratio": peer.wall / ours.wall}
+            rows.append({**row, **_times("our", ours), **_times("peer's", peer), **ratios})
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 THREADS = 2
+PATIENCE = 120  # seconds that a contestant may take for one answer
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
 HERE = Path(__file__).parent
 
 
 class Failed(Exception):
-    """A contestant did not start, or broke off; the message is the end of what it said."""
+    """A contestant did not start, broke off or took too long; the message says which."""
 
 
 class Measured(NamedTuple):
@@ -55,6 +57,8 @@ class Contestant:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([command, setting]) + "\n")
             self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            raise Failed(f"{self.subject}: no answer in {PATIENCE} s")
         answer = self.process.stdout.readline()
         if not answer:
             self.said.seek(0)

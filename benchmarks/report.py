@@ -38,10 +38,11 @@ def table(title: str, rows: Rows) -> None:
     if not rows:
         return
     shown = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        shown.add_column(name, justify="right" if not isinstance(rows[0][name], str) else "left")
+    names = max((list(row) for row in rows), key=len)  # a row that failed has fewer
+    for name in names:
+        shown.add_column(name, justify="right" if not isinstance(rows[0].get(name), str) else "left")
     for row in rows:
-        shown.add_row(*(_text(x) for x in row.values()))
+        shown.add_row(*(_text(row[name]) if name in row else "" for name in names))
     Console(width=140).print(shown)
 
 
