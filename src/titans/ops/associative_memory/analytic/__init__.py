@@ -41,24 +41,26 @@ class AnalyticRun(torch.autograd.Function):
         constants = _constants(options, inputs[6], inputs[0])
         weights, surprise, anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])
         states = [torch.cat(pair, 1) for pair in zip(weights, surprise, strict=True)]
-        outputs, norms, kept = [], [], []
-        for i, (q, k, v, *gates) in enumerate(_groups(inputs[:6])):
+        y, kept = torch.empty_like(inputs[2]), []
+        norms = y.new_empty(y.shape[:-1]) if options.surprise else None
+        for i, place in enumerate(_places(inputs[0])):
+            q, k, v, *gates = _lay_out(inputs[:6], place)
             tokens = Tokens(q, k, v, coefficients(*gates))
             stacks, given, deltas, trace = write(constants, tokens, states, None if i else anchor)
-            y, reads = read(constants, tokens, stacks, given, deltas, trace.limits)
+            found, reads = read(constants, tokens, stacks, given, deltas, trace.limits)
             if keep:
                 kept.append((states, trace._replace(reads=reads)))
-            outputs.append(y)
-            norms.append(_surprise(given, deltas) if options.surprise else y.new_empty(0))
+            y[:, :, place] = _rows(found, batch)
+            if norms is not None:
+                norms[:, :, place] = _rows(_surprise(given, deltas), batch)
             states = [stack[-1].clone() for stack in stacks]
         leaves, ctx.structure = tree_flatten(kept)
         ctx.options, ctx.generic = options, generic
         ctx.save_for_backward(*inputs, *leaves)  # nowhere else: autograd frees these, and hooks see them
-        results = [_rows(torch.cat(outputs), batch), *_unpack(states, batch)]
-        if options.surprise:
-            results.append(_rows(torch.cat(norms), batch))
-            ctx.mark_non_differentiable(results[-1])
-        return tuple(results)
+        if norms is None:
+            return y, *_unpack(states, batch)
+        ctx.mark_non_differentiable(norms)
+        return y, *_unpack(states, batch), norms
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
@@ -80,24 +82,26 @@ def _walk_back(
     anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])[2]
     ahead = [x.flatten(0, 1) for x in grads[1 : 1 + 2 * layers]]
     after = [torch.cat(pair, 1) for pair in zip(ahead[:layers], ahead[layers:], strict=True)]
-    groups = list(_groups([*inputs[:6], grads[0]]))
-    found, at_norm, at_anchor = [], [], None
-    for i in reversed(range(len(groups))):
-        q, k, v, *gates, grad = groups[i]
+    places = _places(inputs[0])
+    results = [torch.empty_like(x) for x in inputs[:6]]
+    at_norm, at_anchor = [], None
+    for i in reversed(range(len(places))):
+        q, k, v, *gates, grad = _lay_out([*inputs[:6], grads[0]], places[i])
         with torch.enable_grad():
             gates = [x.detach().requires_grad_() for x in gates]
             c = coefficients(*gates)
         tokens = Tokens(q, k, v, Coefficients(*(x.detach() for x in c)))
-        start, trace = kept[i]
+        start, trace = kept.pop()
         rewritten = Rewritten(*rewrite(constants, tokens, start, trace))
         here = backward(constants, tokens, trace, rewritten, grad, after, None if i else anchor)
-        found.append([*here.tokens[:3], *torch.autograd.grad(c, gates, here.tokens.c)])
+        found = [*here.tokens[:3], *torch.autograd.grad(c, gates, here.tokens.c)]
+        for result, x in zip(results, found, strict=True):
+            result[:, :, places[i]] = _rows(x, batch)
         at_norm.append(here)
         after, at_anchor = here.states, here.anchor
     assert at_anchor is not None
     state = [*_unpack(after, batch), *(x.unflatten(0, (batch, -1)) for x in at_anchor)]
-    by_token = [_rows(torch.cat(x), batch) for x in zip(*found[::-1], strict=True)]
-    return [*by_token, _scale_gradient(inputs[6], at_norm, batch), *state]
+    return [*results, _scale_gradient(inputs[6], at_norm, batch), *state]
 
 
 def _by_autograd(generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
@@ -149,11 +153,15 @@ def thirds(x: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor
     return x[:layers], x[layers : 2 * layers], x[2 * layers :]
 
 
-def _groups(inputs: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Lay out inputs `[B, H, C, ...]` as `[C, M, ...]` and split them into groups."""
-    size = max(1, GROUP // inputs[0].shape[3])
-    laid = [x.permute(2, 0, 1, *range(3, x.dim())).flatten(1, 2).split(size) for x in inputs]
-    return list(zip(*laid, strict=True))
+def _places(q: Tensor) -> list[slice]:
+    """Divide the chunks of `q` `[B, H, C, b, d]` into groups."""
+    size = max(1, GROUP // q.shape[3])
+    return [slice(first, first + size) for first in range(0, q.shape[2], size)]
+
+
+def _lay_out(inputs: Sequence[Tensor], place: slice) -> list[Tensor]:
+    """Lay out one group of inputs `[B, H, C, ...]` as `[C, M, ...]`."""
+    return [x[:, :, place].permute(2, 0, 1, *range(3, x.dim())).flatten(1, 2).contiguous() for x in inputs]
 
 
 def _unpack(states: list[Tensor], batch: int) -> list[Tensor]:
