@@ -51,13 +51,14 @@ def bench(
     plan = _plan(chosen, results)
     for name in chosen:
         console.print(f"measuring: {name}")
+        results[name] = []
         try:
-            results[name] = import_time() if name == "import" else getattr(contests, name)(plan)
+            for row in import_time() if name == "import" else getattr(contests, name)(plan):
+                results[name].append(row)
+                report.save(results, out)  # after each row: what is measured is not lost
         except Failed as error:
-            results[name] = []
             console.print(f"{name}: {error}")
         report.table(name, results[name])
-        report.save(results, out)
     console.print(f"written: {out}/results.json")
 
 
@@ -92,7 +93,7 @@ def import_time(rounds: int = 7) -> list[dict[str, Any]]:
 def _quick(record: bool) -> None:
     """Compare shares of the machine's rate with those on record."""
     plan = contests.Plan(rounds=5, chunks=(16, 64), lengths=(), contexts=(), pythons={})
-    rows = contests.limit(plan)
+    rows = list(contests.limit(plan))
     report.table("Share of the machine's rate", rows)
     shares = {f"chunk {row['chunk']}, {row['pass']}": row["share of the limit"] for row in rows}
     if record:

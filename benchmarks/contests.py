@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,19 +59,14 @@ def parallel_form_flops(chunk: int, tokens: int = TOKENS, dim: int = 256, heads:
     error), and two with the other tokens of the chunk.
     """
     width = dim // heads
-    sizes = (
-        [(width, 2 * width), *[(2 * width, 2 * width)] * (depth - 2), (2 * width, width)]
-        if depth > 1
-        else [(width, width)]
-    )
+    sizes = list(itertools.pairwise([width, *[2 * width] * (depth - 1), width]))
     memory = sum(6 * i * o + chunk * (i + o) for i, o in sizes) - sizes[0][0] * sizes[0][1]
     projections = 5 * dim * dim  # queries, keys, values, gate, output
     return 2.0 * tokens * (heads * memory + projections)
 
 
-def layer(plan: Plan) -> list[Row]:
+def layer(plan: Plan) -> Iterator[Row]:
     """Contest 1: the memory layer against its peers."""
-    rows = []
     for name, (subject, heads) in PEERS.items():
         if name not in plan.pythons:
             continue
@@ -82,17 +77,15 @@ def layer(plan: Plan) -> list[Row]:
             try:
                 found = race(field, dict.fromkeys(field, setting), plan.rounds)
             except Failed as error:
-                rows.append({**row, "peer": str(error)})
+                yield {**row, "peer": str(error)}
                 break  # the rest of what this peer would be asked takes as long
             ours, peer = found["ours"], found[subject]
             ratios = {"CPU ratio": peer.cpu / ours.cpu, "wall ratio": peer.wall / ours.wall}
-            rows.append({**row, **_times("our", ours), **_times("peer's", peer), **ratios})
-    return rows
+            yield {**row, **_times("our", ours), **_times("peer's", peer), **ratios}
 
 
-def limit(plan: Plan) -> list[Row]:
+def limit(plan: Plan) -> Iterator[Row]:
     """Contest 2: the share of the time in which the machine could do the parallel form's products alone."""
-    rows = []
     for chunk in plan.chunks:
         for backward in (False, True):
             setting = {"task": "layer", "tokens": TOKENS, "chunk": chunk, "backward": backward}
@@ -105,18 +98,16 @@ def limit(plan: Plan) -> list[Row]:
                     field["ours"].ask("time")
                     pairs.append((machine, field["ours"].ask("time")["wall"]))
             flops = parallel_form_flops(chunk) * (3 if backward else 1)
-            rows.append({
+            yield {
                 "chunk": chunk, "pass": _pass(backward), "GFLOP": flops / 1e9,
                 "machine GFLOP/s": statistics.median(machine for machine, _ in pairs) / 1e9,
                 "wall s": statistics.median(wall for _, wall in pairs),
                 "share of the limit": statistics.median(flops / machine / wall for machine, wall in pairs),
-            })  # fmt: skip
-    return rows
+            }  # fmt: skip
 
 
-def growth(plan: Plan) -> list[Row]:
+def growth(plan: Plan) -> Iterator[Row]:
     """Contest 3: forward and backward as the sequence grows."""
-    rows = []
     tasks: dict[str, tuple[str, Callable[[int], Row]]] = {
         "ours": ("ours", lambda n: {"task": "layer", "tokens": n, "chunk": 64, "backward": True}),
         "ours, op alone": ("ours", lambda n: {"task": "op", "tokens": n, "chunk": 64}),
@@ -128,13 +119,12 @@ def growth(plan: Plan) -> list[Row]:
             if name == "full attention" and tokens > 16 * 1024:
                 continue  # minutes a run
             found = race({subject: sys.executable}, {subject: setting(tokens)}, max(1, plan.rounds // 2))[subject]
-            rows.append({"mixer": name, "tokens": tokens, **_times("", found)})
-    return rows
+            yield {"mixer": name, "tokens": tokens, **_times("", found)}
 
 
-def training(plan: Plan) -> list[Row]:
+def training(plan: Plan) -> Iterator[Row]:
     """Contest 4: a training step of a MAC language model."""
-    rows, setting = [], {"task": "train", "tokens": 1024, "segment": 64}
+    setting = {"task": "train", "tokens": 1024, "segment": 64}
     for name in ("titans-pytorch",):
         if name not in plan.pythons:
             continue
@@ -142,27 +132,24 @@ def training(plan: Plan) -> list[Row]:
         field: Field = {"ours": sys.executable, subject: plan.pythons[name]}
         found = race(field, dict.fromkeys(field, setting), plan.rounds)
         ours, peer = found["ours"], found[subject]
-        rows.append({
+        yield {
             "peer": name, "our parameters": ours.facts["parameters"], "peer's parameters": peer.facts["parameters"],
             "our tokens/s": 1024 / ours.wall, "peer's tokens/s": 1024 / peer.wall, "wall ratio": peer.wall / ours.wall,
             "CPU ratio": peer.cpu / ours.cpu,
-        })  # fmt: skip
-    return rows
+        }  # fmt: skip
 
 
-def generation(plan: Plan) -> list[Row]:
+def generation(plan: Plan) -> Iterator[Row]:
     """Contest 5: time per generated token and bytes of state after a context."""
-    rows = []
     models = {v.upper(): ("ours", {"task": "generate", "variant": v}) for v in ("lmm", "mac", "mag", "mal")}
     models["attention, key-value cache"] = ("attention", {"task": "generate"})
     for context in plan.contexts:
         for name, (subject, setting) in models.items():
             found = race({subject: sys.executable}, {subject: {**setting, "context": context}}, plan.rounds)[subject]
-            rows.append({
+            yield {
                 "model": name, "context": context, "ms per token": 1e3 * found.wall / found.facts["tokens"],
                 "state bytes": found.facts["state"],
-            })  # fmt: skip
-    return rows
+            }  # fmt: skip
 
 
 def _pass(backward: bool) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 THREADS = 2
-PATIENCE = 120  # seconds that a contestant may take for one answer
+PATIENCE = {"build": 900, "memory": 120, "time": 120}  # seconds that a contestant may take for an answer
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
 HERE = Path(__file__).parent
 
@@ -57,8 +57,8 @@ class Contestant:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([command, setting]) + "\n")
             self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
-            raise Failed(f"{self.subject}: no answer in {PATIENCE} s")
+        if not select.select([self.process.stdout], [], [], PATIENCE[command])[0]:
+            raise Failed(f"{self.subject}: no answer in {PATIENCE[command]} s")
         answer = self.process.stdout.readline()
         if not answer:
             self.said.seek(0)
