@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory.analytic import AnalyticRun, thirds
-from titans.ops.associative_memory.network import Network, Options
+from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.grid import Span, layout, renew
@@ -122,10 +122,12 @@ def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Te
             inputs, deltas = _token_errors(network, k, v, c, memory)
         else:
             inputs, deltas, z = _errors(network, k, v, memory)
+        if options.surprise or options.limit_steps:
+            square = gradient_square(inputs, deltas)
         if options.surprise:
-            norms.append(_square(inputs, deltas).detach().sqrt().squeeze(-1))
+            norms.append(square.detach().sqrt().squeeze(-1))
         if options.limit_steps:
-            limit = network.step_limit(z, deltas[-1], _square(inputs, deltas))
+            limit = network.step_limit(z, deltas[-1], square)
             deltas = [limit * delta for delta in deltas]
         outputs.append(_read(network, q, inputs, deltas, c, memory))
         memory = _write(inputs, deltas, c, memory, end)
@@ -188,9 +190,3 @@ def _write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: 
         weights.append(here.weights[..., -1:, :] * w + here.surprise[..., -1:, :] * s - a.mT @ reached)
         surprise.append(c.memory * s - a.mT @ (c.momentum * delta))
     return Memory(weights, surprise, renew(memory.anchor, weights, end))
-
-
-def _square(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
-    """Squared norm of each token's gradient `[B, H, b, 1]`: of an outer product, it is the product of the factors'."""
-    squares = [a.square().sum(-1, True) * d.square().sum(-1, True) for a, d in zip(inputs, deltas, strict=True)]
-    return torch.stack(squares).sum(0)

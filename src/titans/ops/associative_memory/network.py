@@ -162,3 +162,17 @@ def normalise(z: Tensor) -> tuple[Tensor, Tensor]:
     centred = z - z.mean(-1, keepdim=True)
     scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + NORM_EPS)
     return centred * scale, scale
+
+
+def gradient_square(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
+    """Square the norm of each token's gradient: of an outer product, it is the product of the factors'.
+
+    Args:
+        inputs: of each layer, `[..., d_in]`.
+        deltas: errors carried back to each layer's product, `[..., d_out]`.
+
+    Returns:
+        The squared norm over all layers, `[..., 1]`.
+    """
+    squares = [a.square().sum(-1, True) * d.square().sum(-1, True) for a, d in zip(inputs, deltas, strict=True)]
+    return torch.stack(squares).sum(0)

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from titans.ops.associative_memory.analytic.backward import Gradients, Rewritten, backward
-from titans.ops.associative_memory.analytic.forward import Constants, Tokens, Trace, read, rewrite, square, write
-from titans.ops.associative_memory.network import Options
+from titans.ops.associative_memory.analytic.forward import Constants, Tokens, Trace, read, rewrite, write
+from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 
 GROUP = 1024  # tokens whose states are kept at once and whose reads are one product
@@ -52,7 +52,7 @@ class AnalyticRun(torch.autograd.Function):
                 kept.append((states, trace._replace(reads=reads)))
             y[:, :, place] = _rows(found, batch)
             if norms is not None:
-                norms[:, :, place] = _rows(_surprise(given, deltas), batch)
+                norms[:, :, place] = _rows(gradient_square(given, deltas).sqrt().squeeze(-1), batch)
             states = [stack[-1].clone() for stack in stacks]
         leaves, ctx.structure = tree_flatten(kept)
         ctx.options, ctx.generic = options, generic
@@ -174,9 +174,3 @@ def _rows(x: Tensor, batch: int) -> Tensor:
     """Bring `[C, M, ...]` back to `[B, H, C, ...]`."""
     y: Tensor = x.unflatten(1, (batch, -1))
     return y.permute(1, 2, 0, *range(3, y.dim()))
-
-
-def _surprise(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
-    """Norm of each token's gradient, `[C, M, b]`."""
-    squares = [square(a) * square(d) for a, d in zip(inputs, deltas, strict=True)]
-    return torch.stack(squares).sum(0).sqrt().squeeze(-1)

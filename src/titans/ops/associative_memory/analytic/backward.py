@@ -17,6 +17,8 @@ from titans.ops.associative_memory.analytic.forward import (
     aim,
     curvature_along,
     ends,
+    known_error,
+    shortened,
     spread,
     square,
     standardise,
@@ -84,7 +86,7 @@ def backward(
 def read_backward(constants: Constants, tokens: Tokens, trace: Trace, rewritten: Rewritten, grad: Tensor) -> Reads:
     """Transpose `read`: all chunks at once."""
     c, sigma = tokens.c, constants.sigma
-    gradient = c.gradient.squeeze(2) if trace.limits is None else c.gradient.squeeze(2) * trace.limits.mT
+    gradient = shortened(c, trace.limits)
     scale, z = None, grad
     if constants.scale is not None:
         unit, mean, rstd = standardise(trace.reads[-1])
@@ -135,7 +137,7 @@ class Chunks:
         self.constants, self.tokens, self.trace, self.rewritten, self.reads = constants, tokens, trace, rewritten, reads
         sigma, c = constants.sigma, tokens.c
         self.bends = [u * sigma.second(z) for u, z in zip(trace.pulls[:-1], trace.products[:-1], strict=True)]
-        self.ahead = aim(constants, tokens.k, tokens.v)
+        self.ahead = aim(constants, tokens)
         if constants.scale is not None:
             self.unit, self.mean, self.rstd = standardise(trace.products[-1])
             self.scale2 = 2 * constants.scale.square()
@@ -203,7 +205,7 @@ class Chunks:
         self.k[chunk] = inputs[0]
 
     def _written(self, chunk: int, a: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Transpose the outer products of `advance`; returns the gradients of inputs and errors so far."""
+        """Transpose the outer products of `write`; returns the gradients of inputs and errors so far."""
         done, gradient, momentum = self.rewritten, self.ends.gradient[chunk], self.ends.momentum[chunk]
         reached, kept = self.reached[chunk], self.momentum[chunk]
         inputs, deltas = [], []
@@ -258,8 +260,8 @@ class Chunks:
         scale, aims = reads.scale, 2 * self.aims
         if constants.scale is not None:
             assert scale is not None
-            difference = tokens.k - tokens.v if constants.residual else -tokens.v
-            scale = scale + _over_tokens(aims * (difference + 2 * constants.scale * self.unit))
+            error = known_error(constants, tokens)
+            scale = scale + _over_tokens(aims * (error + 2 * constants.scale * self.unit))
             aims = aims * constants.scale
         k = self.k + aims if constants.residual else self.k
         steepest = None

@@ -72,10 +72,15 @@ def square(x: Tensor) -> Tensor:
     return norm.square()
 
 
-def aim(constants: Constants, k: Tensor, v: Tensor) -> Tensor:
-    """The part of the error at the last product (or, with a norm, at its unit) that does not depend on the memory."""
-    difference = k - v if constants.residual else -v
-    return 2 * difference if constants.scale is None else 2 * constants.scale * difference
+def known_error(constants: Constants, tokens: Tokens) -> Tensor:
+    """The part of each token's error that does not depend on the memory."""
+    return tokens.k - tokens.v if constants.residual else -tokens.v
+
+
+def aim(constants: Constants, tokens: Tokens) -> Tensor:
+    """The gradient of the loss that the known error makes at the last product or, with a norm, at its unit."""
+    error = known_error(constants, tokens)
+    return 2 * error if constants.scale is None else 2 * constants.scale * error
 
 
 def pull(constants: Constants, z: Tensor, aim: Tensor, out: Tensor) -> Tensor | None:
@@ -112,25 +117,21 @@ def spread(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return both
 
 
-class Ends(NamedTuple):
-    """What carries a state over each chunk, `[C, M, 1 or b, 1]`: the coefficients of its last token.
+def shortened(c: Coefficients, limits: Tensor | None) -> Tensor:
+    """How much of each gradient, its step limited, has reached the weights: `[C, M, b, b]`."""
+    gradient = c.gradient.squeeze(2)
+    return gradient if limits is None else gradient * limits.mT
 
-    Those of gradients are negative, as gradients are subtracted.
+
+def ends(c: Coefficients, limits: Tensor | None = None) -> Coefficients:
+    """Pick what carries a state over each chunk: the coefficients of its last token, `[C, M, 1 or b, 1]`.
+
+    Those of gradients are negative, as gradients are subtracted, and shortened where steps are limited.
     """
-
-    weights: Tensor
-    surprise: Tensor
-    gradient: Tensor
-    momentum: Tensor
-    memory: Tensor
-
-
-def ends(c: Coefficients, limits: Tensor | None = None) -> Ends:
-    """Pick the last row of each coefficient; where steps are limited, shorten what multiplies gradients."""
     gradient, momentum = -c.gradient[:, :, 0, -1, :, None], -c.momentum
     if limits is not None:
         gradient, momentum = gradient * limits, momentum * limits
-    return Ends(c.weights[:, :, -1:], c.surprise[:, :, -1:], gradient, momentum, c.memory)
+    return Coefficients(c.weights[:, :, -1:], c.surprise[:, :, -1:], gradient, momentum, c.memory)
 
 
 class Chunk(NamedTuple):
@@ -184,7 +185,7 @@ def read(
     """Read every query at the memory as of its own token: outputs `[C, M, b, d]` and each layer's product."""
     c, x = tokens.c, tokens.q
     reads: list[Tensor] = []
-    gradient = c.gradient.squeeze(2) if limits is None else c.gradient.squeeze(2) * limits.mT
+    gradient = shortened(c, limits)
     for state, a, delta in zip(states, inputs, deltas, strict=True):
         x = constants.sigma(reads[-1]) if reads else x
         z = spread(x, c.weights, c.surprise) @ state[:-1]
@@ -219,7 +220,7 @@ def write(
     limits = None if constants.steepest is None else k.new_empty(*k.shape[:-1], 1)
     states, end = _stacks(start, len(k)), ends(tokens.c)
     chunks = zip(
-        _chunks(inputs, deltas, products, pulls, both, states), aim(constants, k, tokens.v).unbind(0),
+        _chunks(inputs, deltas, products, pulls, both, states), aim(constants, tokens).unbind(0),
         [None] * len(k) if limits is None else limits.unbind(0), *(x.unbind(0) for x in end), strict=True,
     )  # fmt: skip
     for i, (layers, goal, limited, weights, surprise, gradient, momentum, memory) in enumerate(chunks):
