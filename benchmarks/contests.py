@@ -90,7 +90,6 @@ def limit(plan: Plan) -> Iterator[Row]:
         for backward in (False, True):
             setting = {"task": "layer", "tokens": TOKENS, "chunk": chunk, "backward": backward}
             with contestants({"ours": sys.executable}) as field:
-                field["ours"].ask("build", **setting)
                 pairs = []
                 for _ in range(plan.rounds):
                     machine = rate(field["ours"])
@@ -162,6 +161,3 @@ def _times(name: str, measured: Measured) -> Row:
         f"{name} wall s".strip(): measured.wall,
         f"{name} peak MB".strip(): None if measured.bytes is None else measured.bytes / 1e6,
     }
-
-
-__all__ = ["Failed", "Plan", "check", "generation", "growth", "layer", "limit", "training"]

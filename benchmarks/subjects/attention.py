@@ -8,11 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from subjects.tasks import Built, passes
 from titans.layers.attention import SlidingWindowAttention
-
-Built = tuple[Callable[[], Any], dict[str, float]]
 
 
 def build(task: str, **setting: Any) -> Built:
@@ -50,11 +49,7 @@ def sliding(tokens: int, dim: int = 256, heads: int = 4, window: int = 512) -> B
 
 def _both(layer: Callable[[torch.Tensor], torch.Tensor], tokens: int, dim: int) -> Built:
     x = torch.randn(1, tokens, dim, requires_grad=True)
-
-    def run() -> None:
-        layer(x).sum().backward()
-
-    return run, {}
+    return passes(lambda: layer(x), backward=True), {}
 
 
 def generate(context: int, count: int = 16) -> Built:
@@ -68,8 +63,6 @@ def generate(context: int, count: int = 16) -> Built:
             max_position_embeddings=context + count,
         )
     ).eval()  # fmt: skip
-    from transformers import DynamicCache
-
     filled = [tuple(torch.randn(2, 1, 4, context, 64)) for _ in range(4)]
 
     @torch.no_grad()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
+from subjects.tasks import Built, parameters, passes, step
 from titans import NeuralMemory, TitansConfig, TitansForCausalLM
 from titans.ops import associative_memory, initial_state
-
-Built = tuple[Callable[[], Any], dict[str, float]]
 
 
 def build(task: str, **setting: Any) -> Built:
@@ -27,7 +24,7 @@ def layer(tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 
     """The memory layer of contest 1: depth 2, expansion 2."""
     memory = NeuralMemory(dim, heads, depth=2, expansion=2, chunk_size=chunk)
     x = torch.randn(1, tokens, dim, requires_grad=backward)
-    return passes(lambda: memory(x)[0], backward), {"parameters": sum(p.numel() for p in memory.parameters())}
+    return passes(lambda: memory(x)[0], backward), {"parameters": parameters(memory)}
 
 
 def op(tokens: int, chunk: int, dim: int = 256, heads: int = 4) -> Built:
@@ -46,15 +43,6 @@ def op(tokens: int, chunk: int, dim: int = 256, heads: int = 4) -> Built:
         q.grad = k.grad = v.grad = None
 
     return run, {"bytes of q, k, v, y and their gradients": 8 * 4 * dim * tokens}
-
-
-def passes(forward: Callable[[], torch.Tensor], backward: bool) -> Callable[[], Any]:
-    """Run forward only, or forward and backward."""
-
-    def both() -> None:
-        forward().sum().backward()
-
-    return both if backward else torch.no_grad()(forward)
 
 
 def reference(tokens: int, chunk: int, rule: str) -> Built:
@@ -94,18 +82,6 @@ def train(tokens: int, segment: int, vocabulary: int = 256, dim: int = 256, laye
     ).train()  # fmt: skip
     ids = torch.randint(vocabulary, (1, tokens))
     return step(model, lambda: model(ids, labels=ids).loss)
-
-
-def step(model: nn.Module, loss: Callable[[], torch.Tensor]) -> Built:
-    """One step of AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def run() -> None:
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-
-    return run, {"parameters": sum(p.numel() for p in model.parameters())}
 
 
 def generate(variant: str, context: int, count: int = 16) -> Built:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
+from subjects.tasks import Built, parameters, passes
 from titans import NeuralMemory
-
-Built = tuple[Callable[[], Any], dict[str, float]]
 
 
 def build(task: str, tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 1) -> Built:
@@ -17,9 +13,5 @@ def build(task: str, tokens: int, chunk: int, backward: bool, dim: int = 256, he
     assert (task, heads) == ("layer", 1)
     memory = NeuralMemory(d_model=dim, d_hidden=2 * dim, n_layers=2, chunk_size=chunk)
     x = torch.randn(1, tokens, dim, requires_grad=backward)
-
-    def both() -> None:
-        memory(x).sum().backward()
-
-    run = both if backward else lambda: memory(x)  # it needs autograd also to read
-    return run, {"parameters": sum(p.numel() for p in memory.parameters())}
+    run = passes(lambda: memory(x), True) if backward else lambda: memory(x)  # it needs autograd also to read
+    return run, {"parameters": parameters(memory)}

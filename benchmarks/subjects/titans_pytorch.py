@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from titans_pytorch import MemoryAsContextTransformer, MemoryMLP, NeuralMemory
 
-Built = tuple[Callable[[], Any], dict[str, float]]
+from subjects.tasks import Built, parameters, passes, step
 
 
 def build(task: str, **setting: Any) -> Built:
@@ -23,12 +22,7 @@ def layer(tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 
         default_model_kwargs={"depth": 2, "expansion_factor": 2.0},
     )  # fmt: skip
     x = torch.randn(1, tokens, dim, requires_grad=backward)
-
-    def both() -> None:
-        memory(x)[0].sum().backward()
-
-    run = both if backward else torch.no_grad()(lambda: memory(x)[0])
-    return run, {"parameters": sum(p.numel() for p in memory.parameters())}
+    return passes(lambda: memory(x)[0], backward), {"parameters": parameters(memory)}
 
 
 def train(tokens: int, segment: int, vocabulary: int = 256, dim: int = 256, layers: int = 4) -> Built:
@@ -43,11 +37,4 @@ def train(tokens: int, segment: int, vocabulary: int = 256, dim: int = 256, laye
     for p in model.parameters():
         p.data = p.data.clone()  # some are expanded views, which the optimizer refuses to write
     ids = torch.randint(vocabulary, (1, tokens))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def run() -> None:
-        optimizer.zero_grad()
-        model(ids, return_loss=True).backward()
-        optimizer.step()
-
-    return run, {"parameters": sum(p.numel() for p in model.parameters())}
+    return step(model, lambda: model(ids, return_loss=True))
