@@ -87,3 +87,33 @@ def test_initial_state_starts_without_surprise_at_its_anchor():
     assert (state.surprise[0] == 0).all()
     assert state.offset == 0
     assert state.weights[0].requires_grad
+
+
+def test_rows_taken_apart_and_put_together_again(pair):
+    counted = dataclasses.replace(pair, number=torch.tensor([3, 3, 5]))
+    rows = [counted.row(i) for i in range(3)]
+    assert [row.number for row in rows] == [3, 3, 5]
+    assert all(type(row.number) is int for row in rows)
+    assert isinstance(rows[2].parts[1], torch.Tensor)  # only a field that may be an integer becomes one
+    together = State.cat(rows)
+    assert together.number.tolist() == [3, 3, 5]
+    assert together.parts[0].equal(pair.parts[0])
+    assert State.cat(rows[:2]).number == 3
+    assert State.cat([pair, counted]).number.tolist() == [3, 3, 3, 3, 3, 5]
+
+
+def test_rows_of_nested_states_count_for_themselves():
+    memory = dataclasses.replace(initial_state([torch.ones(1, 2, 2)], 2), offset=torch.tensor([4, 6]))
+    rows = [dataclasses.replace(Pair(0, [memory], None)).row(i).parts[0] for i in range(2)]
+    assert [row.offset for row in rows] == [4, 6]
+
+
+def test_states_of_different_structure_are_not_joined(pair):
+    with pytest.raises(ValueError, match="different structure"):
+        State.cat([pair, dataclasses.replace(pair, parts=[])])
+
+
+def test_a_row_shares_no_memory(pair):
+    row = pair.row(0)
+    row.parts[0].zero_()
+    assert pair.parts[0][0].tolist() == [0, 1]

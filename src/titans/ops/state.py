@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, dataclass_transform
 
 import torch
@@ -87,6 +87,39 @@ class State:
         """
         return self.map(lambda x: x.expand(batch_size, *x.shape[1:]))
 
+    def row(self, index: int) -> Self:
+        """Take one row alone, its counters as plain integers: what `cat` puts together again.
+
+        Args:
+            index: the row's number.
+
+        Returns:
+            A state of one row with memory of its own. Waits for an accelerator where rows count for themselves.
+        """
+        alone: Self = _counted(self.select(torch.tensor([index])))
+        return alone
+
+    @classmethod
+    def cat(cls, states: Sequence[Self]) -> Self:
+        """Put the rows of several states one after the other.
+
+        Args:
+            states: at least one, all of one model and on one device.
+
+        Returns:
+            A state of all their rows. Where their counters differ, each row gets its own.
+
+        Raises:
+            ValueError: the states differ in structure.
+        """
+        flat = [pytree.tree_flatten(state) for state in states]
+        if any(spec != flat[0][1] for _, spec in flat):
+            raise ValueError("cannot join states of different structure: were all made by the same model?")
+        rows = [next(state.tensors()).shape[0] for state in states]
+        leaves = [_cat(list(parts), rows) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
+        joined: Self = pytree.tree_unflatten(leaves, flat[0][1])
+        return joined
+
     def where(self, rows: Tensor, other: Self) -> Self:
         """Choose row by row between two states of the same structure.
 
@@ -120,3 +153,26 @@ def _choose(rows: Tensor, a: Tensor | int, b: Tensor | int) -> Tensor | int:
     b = torch.as_tensor(b, device=rows.device)
     shape = (-1,) + (1,) * (max(a.dim(), b.dim(), 1) - 1)
     return torch.where(rows.view(shape), a, b)
+
+
+def _counted(x: Any) -> Any:
+    """Write the counters of a state of one row as the integers that a field `int | Tensor` may hold."""
+    if not isinstance(x, State):
+        return x
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(x):  # type: ignore[arg-type]  # subclasses are dataclasses
+        value = getattr(x, field.name)
+        if isinstance(value, Tensor):
+            changes[field.name] = int(value) if "int" in str(field.type).split(" | ") else value
+        else:
+            changes[field.name] = pytree.tree_map(_counted, value, is_leaf=lambda y: isinstance(y, State))
+    return dataclasses.replace(x, **changes)  # type: ignore[type-var]
+
+
+def _cat(parts: list[Tensor | int], rows: list[int]) -> Tensor | int:
+    if not any(isinstance(x, Tensor) for x in parts) and len(set(parts)) == 1:
+        return parts[0]
+    device = next((x.device for x in parts if isinstance(x, Tensor)), None)
+    return torch.cat(
+        [x if isinstance(x, Tensor) else torch.full((n,), x, device=device) for x, n in zip(parts, rows, strict=True)]
+    )
