@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from titans.cli.generate import _sample, _Writer, continue_text
+from titans.cli.generate import continue_text
 from titans.data import byte_tokenizer
 from titans.training.pretrained import load_model
 
@@ -49,40 +49,8 @@ def test_seed_repeats_sampling(model):
 
 
 def test_ends_at_eos(model, monkeypatch):
-    monkeypatch.setattr("titans.cli.generate._sample", lambda *arguments: 257)
+    monkeypatch.setattr("titans.generation.sample", lambda *arguments: 257)
     assert list(continue_text(model, BYTES, ["x"], max_new_tokens=5)) == []
-
-
-def test_top_p_keeps_the_likeliest():
-    logits = torch.tensor([0.5, 0.2, 0.3]).log()
-    generator = torch.Generator().manual_seed(0)
-    drawn = {p: {_sample(logits, 1.0, p, generator) for _ in range(200)} for p in (0.0, 0.5, 0.6, 0.81, 1.0)}
-    assert drawn == {0.0: {0}, 0.5: {0}, 0.6: {0, 2}, 0.81: {0, 1, 2}, 1.0: {0, 1, 2}}
-    assert _sample(logits, 0.0, 1.0, generator) == 0
-
-
-def test_characters_are_printed_whole():
-    text = "aé世\U0001f600b"
-    writer = _Writer(BYTES, list(b"before"))
-    parts = [part for byte in text.encode() for part in writer.add(byte)] + list(writer.flush())
-    assert parts == list(text)
-
-
-def test_broken_bytes_do_not_hold_text_back():
-    writer = _Writer(BYTES, [])
-    parts = [part for byte in b"\xff" * 9 + b"ok" for part in writer.add(byte)]
-    assert "".join(parts) + "".join(writer.flush()) == "\ufffd" * 9 + "ok"
-
-
-def test_tokens_with_leading_spaces_keep_them():
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    core = Tokenizer(models.WordLevel({"▁one": 0, "▁two": 1, "s": 2}, unk_token="s"))
-    core.decoder = decoders.Metaspace()  # drops the space of the first token, as Llama's does
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
-    writer = _Writer(tokenizer, [0])
-    assert [part for token in (1, 2, 0) for part in writer.add(token)] == [" two", "s", " one"]
 
 
 def test_command_line(titans, model_folder, tmp_path):

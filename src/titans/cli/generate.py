@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from titans.errors import TitansError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _PIECE_LENGTH = 2048
 _LARGEST_SEED = (1 << 63) - 1
-_LONGEST_CHARACTER = 4  # bytes of the longest UTF-8 character
 
 
 def generate(
@@ -89,6 +85,7 @@ def continue_text(
 
     from titans.data.reasons import refused_as
     from titans.data.tokenizers import encode_pieces
+    from titans.generation import TextWriter, sample
 
     if not 0 <= temperature < math.inf:
         raise TitansError(f"temperature is {temperature}, expected a number from 0 up")
@@ -107,19 +104,21 @@ def continue_text(
             ids = torch.tensor([piece], device=model.device)
             with refused_as("the model cannot read the prompt"):
                 outputs = model(ids, cache=state, use_cache=True, logits_to_keep=1)
-            context = piece[-_LONGEST_CHARACTER:]
+            context = piece
         if outputs is None:
             raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
-        writer = _Writer(tokenizer, context)
+        writer = TextWriter(tokenizer, context)
         for _ in range(max_new_tokens):
-            token = _sample(outputs.logits[0, -1].float().cpu(), temperature, top_p, generator)
+            token = sample(outputs.logits[0, -1].float().cpu(), temperature, top_p, generator)
             if token == tokenizer.eos_token_id:
                 break
-            yield from writer.add(token)
+            if text := writer.add(token):
+                yield text
             ids = torch.tensor([[token]], device=model.device)
             with refused_as("the model cannot go on with the text"):
                 outputs = model(ids, cache=outputs.cache, use_cache=True)
-        yield from writer.flush()
+        if text := writer.flush():
+            yield text
 
 
 def _blocks(prompt: str | None, file: Path | None) -> Iterable[str]:
@@ -131,45 +130,3 @@ def _blocks(prompt: str | None, file: Path | None) -> Iterable[str]:
     from titans.data.corpora import text_blocks
 
     return text_blocks(file)
-
-
-def _sample(logits: Tensor, temperature: float, top_p: float, generator: Any) -> int:
-    import torch
-
-    if not logits.isfinite().all():
-        raise TitansError("the model predicts NaN or infinity: its weights are damaged, or its training diverged")
-    if temperature == 0:
-        return int(logits.argmax())
-    probabilities, tokens = ((logits - logits.max()).double() / temperature).softmax(-1).sort(descending=True)
-    before = probabilities.cumsum(-1) - probabilities
-    probabilities[(before >= top_p) & (before > 0)] = 0  # the likeliest token always stays
-    return int(tokens[torch.multinomial(probabilities, 1, generator=generator)])
-
-
-class _Writer:
-    """Turns token ids into text, holding back a character until all its tokens are there.
-
-    Tokens are decoded together with those before them, since decoders treat the first one specially.
-    """
-
-    def __init__(self, tokenizer: Any, context: list[int]) -> None:
-        self.tokenizer = tokenizer
-        self.ids = context
-        self.known = len(context)
-
-    def add(self, token: int) -> Iterator[str]:
-        self.ids.append(token)
-        text = self._new_text()
-        waiting = len(self.ids) - self.known
-        if text and (not text.endswith("\ufffd") or waiting >= _LONGEST_CHARACTER):
-            yield text
-            self.ids, self.known = self.ids[self.known :], waiting
-
-    def flush(self) -> Iterator[str]:
-        if len(self.ids) > self.known:
-            yield self._new_text()
-
-    def _new_text(self) -> str:
-        before: str = self.tokenizer.decode(self.ids[: self.known])
-        text: str = self.tokenizer.decode(self.ids)
-        return text[len(before) :]

@@ -1,0 +1,231 @@
+"""`python benchmarks/serving.py MODEL`: what a server bears: many clients, many sessions, batches against one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+
+THREADS = 2
+ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
+WORDS = "amber birch cedar delta ember flint grove heron ivory jasper kelp lotus maple north onyx pearl".split()
+console = Console()
+
+
+class Server:
+    """`titans serve` in a process of its own, with a store of its own."""
+
+    def __init__(self, model: Path, *options: str) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        command = [sys.executable, "-m", "titans.cli", "serve", str(model), "--port", "0"]
+        self.process = subprocess.Popen(
+            [*command, "--memories", self.folder.name, *options],
+            env={**os.environ, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().split(" at ")[1].strip()
+        self.model = model.name
+
+    def __enter__(self) -> Server:
+        while True:
+            try:
+                httpx.get(f"{self.url}/healthz").raise_for_status()
+                return self
+            except httpx.TransportError:
+                time.sleep(0.1)
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(120)
+        self.folder.cleanup()
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory the process holds (Linux)."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Talk:
+    """A session that plants its own fact and asks for it."""
+
+    def __init__(self, server: Server, http: httpx.AsyncClient, name: str, number: int) -> None:
+        self.server, self.http, self.name, self.number = server, http, name, number
+        self.said: list[str] = []
+        self.turn = 0
+        self.seconds: list[float] = []
+        self.statuses: Counter[int] = Counter()
+
+    def prompt(self) -> str:
+        """Return the next thing to say."""
+        fact = " ".join(WORDS[(self.number * k + k) % len(WORDS)] for k in (3, 5, 7))
+        return f"note {self.number}: {fact}. " if self.turn % 2 == 0 else f"note {self.number}:"
+
+    async def step(self, max_tokens: int = 16) -> None:
+        """Say it, and come again where the server is full."""
+        body = {"model": self.server.model, "prompt": self.prompt(), "memory": self.name, "temperature": 0}
+        while True:
+            start = time.perf_counter()
+            response = await self.http.post("/v1/completions", json={**body, "max_tokens": max_tokens})
+            self.statuses[response.status_code] += 1
+            if response.status_code not in (429, 503):
+                break
+            await asyncio.sleep(float(response.headers["retry-after"]))
+        response.raise_for_status()
+        self.seconds.append(time.perf_counter() - start)
+        self.said.append(response.json()["choices"][0]["text"])
+        self.turn += 1
+
+
+def _client(server: Server) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    return httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits)
+
+
+async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
+    """Let many clients talk at once; then give some sessions a server of their own and compare every word."""
+    with Server(model) as server:
+        async with _client(server) as http:
+            talks = [Talk(server, http, f"session-{i}", i) for i in range(clients)]
+            memory: list[int] = []
+            end = time.monotonic() + seconds
+
+            async def talk(one: Talk) -> None:
+                while time.monotonic() < end:
+                    await one.step()
+
+            async def sample() -> None:
+                while time.monotonic() < end:
+                    memory.append(server.rss)
+                    await asyncio.sleep(1)
+
+            await asyncio.gather(sample(), *map(talk, talks))
+    different = await _replay(model, talks, most=4)
+    statuses = sum((one.statuses for one in talks), Counter())
+    latencies = [s for one in talks for s in one.seconds]
+    return {
+        "clients": clients,
+        "seconds": seconds,
+        "requests": len(latencies),
+        "statuses": dict(statuses),
+        "tokens_per_second": 16 * len(latencies) / seconds,
+        "latency": _quantiles(latencies),
+        "sessions_that_differ_from_a_single_user": different,
+        "rss_mb": [round(x / 2**20) for x in memory],
+    }
+
+
+async def _replay(model: Path, talks: list[Talk], most: int) -> int:
+    """Repeat the first turns of every session alone; returns how many sessions were told something else."""
+    different = 0
+    with Server(model) as server:
+        async with _client(server) as http:
+            for one in talks:
+                alone = Talk(server, http, one.name, one.number)
+                for _ in range(min(most, one.turn)):
+                    await alone.step()
+                different += alone.said != one.said[: len(alone.said)]
+    return different
+
+
+async def batching(model: Path, sessions: int, turns: int) -> dict[str, Any]:
+    """Compare a server that joins requests into batches with one that serves one at a time, in turns."""
+    rates: dict[str, list[float]] = {"batched": [], "one at a time": []}
+    for _ in range(3):
+        for name, places in (("batched", sessions), ("one at a time", 1)):
+            with Server(model, "--max-batch", str(places), "--max-queue", str(sessions)) as server:
+                async with _client(server) as http:
+                    talks = [Talk(server, http, f"s{i}", i) for i in range(sessions)]
+                    await asyncio.gather(*(one.step() for one in talks))  # warm-up
+                    start = time.perf_counter()
+                    for _ in range(turns):
+                        await asyncio.gather(*(one.step(32) for one in talks))
+                    rates[name].append(32 * turns * sessions / (time.perf_counter() - start))
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    return {"sessions": sessions, "tokens_per_second": medians, "ratio": medians["batched"] / medians["one at a time"]}
+
+
+async def many_sessions(model: Path, count: int, active: int) -> dict[str, Any]:
+    """Measure the latency of some sessions in a store of few and of many."""
+    found = {}
+    for total in (active, count):
+        with Server(model) as server:
+            async with _client(server) as http:
+                first = Talk(server, http, "first", 0)
+                await first.step(1)
+                for start in range(1, total, 16):
+                    names = [f"session-{i}" for i in range(start, min(start + 16, total))]
+                    url = "/v1/memories/default/first/fork"
+                    await asyncio.gather(*(http.post(url, json={"to": name}) for name in names))
+                talks = [Talk(server, http, f"session-{1 + i * (total // active - 1)}", i) for i in range(1, active)]
+                for one in talks:
+                    await one.step(4)
+                latencies = [s for one in talks for s in one.seconds]
+                start_list = time.perf_counter()
+                (await http.get("/v1/memories?limit=100")).raise_for_status()
+                found[total] = {**_quantiles(latencies), "list": time.perf_counter() - start_list}
+    ratio = found[count]["median"] / found[active]["median"]
+    return {"active": active, "latency": found, "ratio_of_medians": ratio}
+
+
+def _quantiles(x: list[float]) -> dict[str, float]:
+    hundredths = statistics.quantiles(x, n=100)
+    return {"median": hundredths[49], "p95": hundredths[94], "p99": hundredths[98]}
+
+
+def bench(
+    model: Annotated[Path, typer.Argument(help="A model folder, as titans train leaves it.")],
+    clients: Annotated[int, typer.Option(help="Clients at once.")] = 64,
+    seconds: Annotated[float, typer.Option(help="How long they talk.")] = 120,
+    sessions: Annotated[int, typer.Option(help="Sessions in the store.")] = 10_000,
+    out: Annotated[Path, typer.Option(help="Folder for serving.json and serving.png.")] = Path("bench-report"),
+) -> None:
+    """Measure a server: load, batching, many sessions."""
+    out.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "settings": ENVIRONMENT}
+    for name, run in (
+        ("batching", lambda: batching(model, 16, 4)),
+        ("load", lambda: load(model, clients, seconds)),
+        ("many_sessions", lambda: many_sessions(model, sessions, 100)),
+    ):
+        console.print(f"measuring: {name}")
+        results[name] = asyncio.run(run())
+        console.print_json(data={k: v for k, v in results[name].items() if k != "rss_mb"})
+        (out / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
+    _plot(results, out / "serving.png")
+    console.print(f"written: {out}/serving.json, {out}/serving.png")
+
+
+def _plot(results: dict[str, Any], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    memory = results["load"]["rss_mb"]
+    left.plot(range(len(memory)), memory)
+    left.set(xlabel="seconds", ylabel="MB", ylim=(0, None), title=f"memory under {results['load']['clients']} clients")
+    rates = results["batching"]["tokens_per_second"]
+    right.bar(list(rates), list(rates.values()))
+    right.set(ylabel="tokens per second", title=f"{results['batching']['sessions']} sessions")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    typer.run(bench)

@@ -1,0 +1,64 @@
+"""`titans serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from titans.errors import TitansError
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")],
+    memories: Annotated[
+        str, typer.Option(metavar="PLACE", help="Where memories are kept: a folder, or a URL such as s3://bucket/path.")
+    ] = "memories",
+    host: Annotated[str, typer.Option(help="Address to bind to; beyond this machine only with --keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8000,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help='API keys and their tenants: JSON, {"KEY": "TENANT"}.')
+    ] = None,
+    write: Annotated[str, typer.Option(help="What new memories write: always, gated or never.")] = "always",
+    max_batch: Annotated[int, typer.Option(min=1, help="Requests in one forward pass.")] = 32,
+    max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get status 429.")] = 64,
+    max_sessions: Annotated[
+        int | None, typer.Option(min=1, help="Memories a tenant may have.", show_default="any number")
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 32 << 20,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1 << 17,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 4096,
+) -> None:
+    """Serve a model over the OpenAI API, with memories that last, and a page to see them.
+
+    A request that names a memory ("memory", and "user") goes on from it; what it was told before is not sent again.
+    Needs the extra serve: pip install "titans-lm\\[serve]".
+
+    [bold]Example:[/] titans serve runs/tiny-cpu --port 8000
+    """
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise TitansError(f'{error.name} is missing: pip install "titans-lm[serve]"') from error
+    if write not in ("always", "gated", "never"):
+        raise TitansError(f'--write is "{write}": expected always, gated or never')
+    from titans.serving.access import check_host
+
+    check_host(host, keys is not None)  # before the model is loaded
+    from titans.cli._loading import load_for_inference
+    from titans.serving.app import Limits
+    from titans.serving.logs import log_as_json
+    from titans.serving.run import application
+    from titans.serving.run import serve as run
+
+    language_model, tokenizer = load_for_inference(model)
+    limits = Limits(max_body, max_prompt_tokens, max_new_tokens)
+    app = application(
+        language_model, tokenizer, model, memories=memories, keys=keys, write=write, max_batch=max_batch,
+        max_queue=max_queue, max_sessions=max_sessions, limits=limits,
+    )  # fmt: skip
+    log_as_json()
+    run(app, host, port, lambda address: typer.echo(f"{model} at {address}"))

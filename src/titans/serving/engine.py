@@ -1,0 +1,155 @@
+"""One thread that runs the model, all requests at work joined into few forward passes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from titans.models.memory_state import MemoryState
+from titans.models.watching import TokenTrace, watch
+from titans.serving.rows import Failed, Generation, Place, Row, join
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Reads and generates for many requests at once.
+
+    A step takes what each request has still to read, up to `piece` tokens, and reads it in one forward pass for all
+    that read a single token and one for all that read more, padded. A request's result does not depend on the others.
+
+    Args:
+        model: a causal language model of this package, in evaluation mode.
+        tokenizer: its tokenizer.
+        max_batch: requests at work at once; others wait. Default 32.
+        piece: tokens of a prompt read in one step, so that a long one does not hold up the others. Default 512.
+        on_step: called after each step with the number of requests at work and of tokens read. Default: nothing.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_batch: int = 32,
+        piece: int = 512,
+        on_step: Callable[[int, int], None] = lambda rows, tokens: None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.max_batch, self.piece, self.on_step = max_batch, piece, on_step
+        self.waiting: deque[Generation] = deque()
+        self.rows: list[Row] = []
+        self.wake = threading.Condition()
+        self.closing = False
+        self.thread = threading.Thread(target=self._run, name="titans-engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def submit(self, request: Generation) -> None:
+        """Queue a request; its events come through `request.emit`.
+
+        Raises:
+            RuntimeError: the engine is closing.
+        """
+        with self.wake:
+            if self.closing:
+                raise RuntimeError("the engine is closing")
+            self.waiting.append(request)
+            self.wake.notify()
+
+    def close(self) -> None:
+        """Finish what was submitted, then stop the thread."""
+        with self.wake:
+            self.closing = True
+            self.wake.notify()
+        self.thread.join()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Requests at work and requests that wait."""
+        return len(self.rows), len(self.waiting)
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        while self._admit():
+            for group in self._groups():
+                self._read(group)
+            for row in [row for row in self.rows if row.finished]:
+                self.rows.remove(row)
+                row.request.emit(row.done())
+
+    def _admit(self) -> bool:
+        """Take in waiting requests; wait while there is nothing to do. Returns whether to go on."""
+        with self.wake:
+            while not self.rows and not self.waiting and not self.closing:
+                self.wake.wait()
+            while self.waiting and len(self.rows) < self.max_batch:
+                self.rows.append(Row(self.waiting.popleft(), self.tokenizer))
+            return bool(self.rows)
+
+    def _groups(self) -> list[list[Row]]:
+        """Divide the requests into those that can share a forward pass without much padding."""
+        structures: dict[int, Any] = {}  # of each state, which many rows may share
+        groups: dict[Any, list[Row]] = {}
+        for row in self.rows:
+            if row.finished:
+                continue
+            state = row.place.state
+            if id(state) not in structures:
+                structures[id(state)] = str(pytree.tree_structure(state))
+            groups.setdefault((len(row.pending) > 1, structures[id(state)]), []).append(row)
+        return list(groups.values())
+
+    def _read(self, rows: list[Row]) -> None:
+        """Read with a group; where that fails, with each alone, so that one bad state harms nobody else."""
+        pieces = [row.take(self.piece) for row in rows]
+        try:
+            state, logits, traces = self._forward(rows, pieces)
+        except Exception as error:
+            if len(rows) > 1:
+                for row in rows:
+                    self._read([row])
+            else:
+                self._fail(rows[0], error)
+            return
+        self.on_step(len(rows), sum(map(len, pieces)))
+        for i, row in enumerate(rows):
+            try:
+                row.advance(pieces[i], Place(state, i), logits[i], traces[i])
+            except Exception as error:  # NaN in the logits
+                self._fail(row, error)
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        logger.error("a request failed in the model", exc_info=error)
+        self.rows.remove(row)
+        row.request.emit(Failed(error))
+
+    def _forward(self, rows: list[Row], pieces: list[list[int]]) -> tuple[MemoryState, Tensor, list[list[TokenTrace]]]:
+        """Run the model; returns the state of all rows, their last logits and, where asked for, traces."""
+        longest = max(map(len, pieces))
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for i, piece in enumerate(pieces):  # padded on the left: the last logits are then those of the last token
+            ids[i, longest - len(piece) :] = torch.tensor(piece)
+            mask[i, longest - len(piece) :] = 1
+        wanted = any(row.request.trace for row in rows)
+        with watch(self.model) if wanted else contextlib.nullcontext() as trace:
+            output = self.model(
+                ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                cache=join([row.place for row in rows]),
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        traces = [trace.tokens(i) if row.request.trace else [] for i, row in enumerate(rows)] if wanted else []
+        return output.cache, output.logits[:, -1].float().cpu(), traces or [[] for _ in rows]

@@ -1,0 +1,89 @@
+"""The endpoints of the memories that are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from titans.persistence import MemoryStore, UnknownSessionError
+from titans.serving.completions import DEFAULT_USER, session_name
+from titans.serving.replies import SEPARATOR, session
+from titans.serving.schemas import ForkRequest, Name
+from titans.serving.service import Service
+
+router = APIRouter(prefix="/v1/memories")
+User = Annotated[Name, Path()]
+Memory = Annotated[Name, Path()]
+
+
+@router.get("")
+async def list_memories(
+    request: Request,
+    user: Annotated[Name, Query()] = DEFAULT_USER,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[Name | None, Query()] = None,
+) -> dict[str, Any]:
+    """List a user's memories by name, from the one after `after`."""
+    service, tenant = _place(request)
+    prefix = f"{user}{SEPARATOR}"
+    start = prefix + (after or "")
+    found = await service.on_disk(service.store.list, tenant, limit=limit + 1, after=start)
+    own = [info for info in found if info.session.startswith(prefix)]
+    return {"object": "list", "data": [session(info) for info in own[:limit]], "has_more": len(own) > limit}
+
+
+@router.get("/{user}/{memory}")
+async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+    """Describe a memory."""
+    service, tenant = _place(request)
+    info = await service.on_disk(service.store.info, tenant, session_name(user, memory))
+    if info is None:
+        raise UnknownSessionError(f'there is no memory "{memory}" of "{user}"')
+    return session(info)
+
+
+@router.delete("/{user}/{memory}")
+async def delete_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+    """Delete a memory."""
+    await _alone(request, user, memory, MemoryStore.delete)
+    return {"id": session_name(user, memory), "object": "memory.deleted", "deleted": True}
+
+
+@router.post("/{user}/{memory}/fork")
+async def fork_memory(user: User, memory: Memory, body: ForkRequest, request: Request) -> dict[str, Any]:
+    """Branch a memory: a new one that starts as this one is."""
+    return session(await _alone(request, user, memory, MemoryStore.fork, session_name(user, body.to)))
+
+
+@router.post("/{user}/{memory}/reset")
+async def reset_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+    """Let a memory start anew."""
+    return session(await _alone(request, user, memory, MemoryStore.reset))
+
+
+@router.get("/{user}/{memory}/export", response_class=Response)
+async def export_memory(user: User, memory: Memory, request: Request) -> Response:
+    """Download a memory as a state file."""
+    service, tenant = _place(request)
+    data = await service.on_disk(service.store.export, tenant, session_name(user, memory))
+    headers = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+@router.put("/{user}/{memory}/import")
+async def import_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+    """Upload a state file as a memory, in place of what it held."""
+    return session(await _alone(request, user, memory, MemoryStore.load, await request.body()))
+
+
+def _place(request: Request) -> tuple[Service, str]:
+    return request.app.state.service, request.state.tenant
+
+
+async def _alone(request: Request, user: str, memory: str, call: Any, *arguments: Any) -> Any:
+    """Call the store while no request of the session runs."""
+    service, tenant = _place(request)
+    name = session_name(user, memory)
+    async with service.locks.hold((tenant, name)):
+        return await service.on_disk(call, service.store, tenant, name, *arguments)

@@ -1,0 +1,94 @@
+"""Put a server together and run it until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from titans.errors import TitansError
+from titans.models.write_policy import WritePolicy
+from titans.persistence import MemoryStore
+from titans.serving.access import Access, load_keys
+from titans.serving.engine import Engine
+from titans.serving.metrics import Metrics
+from titans.serving.service import Service
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from titans.serving.app import Limits
+
+
+def application(
+    model: Any,
+    tokenizer: Any,
+    name: str,
+    *,
+    memories: str,
+    keys: Path | None,
+    write: str,
+    max_batch: int,
+    max_queue: int,
+    max_sessions: int | None,
+    limits: Limits,
+) -> FastAPI:
+    """Make the application that serves a model.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        name: the model's folder, whose last part is its id.
+        memories: where the sessions are kept: a folder or an fsspec URL.
+        keys: a file of API keys, see `load_keys`; None for none.
+        write: how new sessions are written: "always", "gated" or "never".
+        max_batch: requests in the engine at once.
+        max_queue: requests that may wait.
+        max_sessions: sessions a tenant may have; None for any number.
+        limits: of a request.
+
+    Returns:
+        The application.
+
+    Raises:
+        TitansError: the keys, the store or the write policy are not usable.
+    """
+    from titans.serving.app import create_app
+
+    gated = WritePolicy.load(Path(name))
+    if write == "gated" and gated is None:
+        raise TitansError(f"{name} has no write policy: run titans calibrate {name} DATA first")
+    policy = gated if write == "gated" and gated is not None else WritePolicy(write=write)
+    access, metrics = Access(None if keys is None else load_keys(keys)), Metrics()
+    engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
+    store = MemoryStore(memories, model, max_sessions=max_sessions)
+    service = Service(engine, store, policy, gated, max_queue)
+    return create_app(service, Path(name).name, access, metrics, limits)
+
+
+def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; then finish what runs and save every session.
+
+    Args:
+        app: of `application`.
+        host: the address to bind to; checked against the keys by `check_host` before the model is loaded.
+        port: the port; 0 for any free one.
+        announce: called with the server's address once it listens.
+
+    Raises:
+        TitansError: the address cannot be bound to.
+    """
+    import uvicorn
+
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise TitansError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+    address = f"[{host}]" if ":" in host else host
+    # uvicorn stops in order, then raises the signal again: only then does it come here, and there is nothing left to do.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    announce(f"http://{address}:{listening.getsockname()[1]}")
+    config = uvicorn.Config(app, log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,278 @@
+"""What stands between the API and the engine: admission, one request of a session at a time, and saving."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+
+from titans.errors import TitansError
+from titans.models.memory_state import MemoryState
+from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts
+from titans.persistence import MemoryStore, SessionInfo
+from titans.serving.engine import Engine
+from titans.serving.errors import ApiError
+from titans.serving.rows import Done, Event, Failed, Generation, Piece
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A request to the service, its prompt already in tokens.
+
+    Args:
+        prompt: tokens to read; a stream that starts here gets the bos token, where there is one, before them.
+        max_new_tokens: see `Generation`.
+        temperature: see `Generation`.
+        top_p: see `Generation`.
+        seed: see `Generation`.
+        stop: see `Generation`.
+        trace: see `Generation`.
+        session: name of the memory to go on from and to keep; None to start anew and keep nothing.
+        write: "always", "gated" or "never"; None for the session's way, or the model's where it is new.
+    """
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int | None
+    stop: Sequence[str]
+    trace: bool
+    session: str | None
+    write: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryReport:
+    """What a request did to the memory.
+
+    Args:
+        info: the session as saved; None where nothing was kept.
+        tokens: tokens the memory has seen.
+        bytes: its size.
+        norm: Frobenius norm of the memory's weights.
+        counts: tokens written, skipped and dropped by this request, summed over the memory layers.
+    """
+
+    info: SessionInfo | None
+    tokens: int
+    bytes: int
+    norm: float
+    counts: WriteCounts
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """The end of a request: why, how many tokens, and what became of the memory."""
+
+    reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    memory: MemoryReport
+
+
+class Locks:
+    """One lock for each name that is in use, fair: who asks first is first."""
+
+    def __init__(self) -> None:
+        self.held: dict[Any, tuple[asyncio.Lock, int]] = {}
+
+    @contextlib.asynccontextmanager
+    async def hold(self, name: Any) -> AsyncIterator[None]:
+        """Wait until nobody else holds the name."""
+        lock, users = self.held.get(name, (asyncio.Lock(), 0))
+        self.held[name] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self.held.pop(name)
+            if users > 1:
+                self.held[name] = lock, users - 1
+
+
+class Service:
+    """Runs requests against the engine and keeps their sessions.
+
+    A session's memory is saved when a request of it has ended, before the client is told so: a crash loses at most the
+    requests in flight. A request that is cancelled after its prompt was read has changed the memory, too; one that is
+    cancelled before has not.
+
+    Args:
+        engine: runs the model; started here.
+        store: keeps the sessions.
+        policy: which tokens a new session writes unless its request says so.
+        gated: the model's calibrated policy; None where it was never calibrated.
+        max_queue: requests that may wait for one of the engine's places; more are refused.
+    """
+
+    def __init__(
+        self, engine: Engine, store: MemoryStore, policy: WritePolicy, gated: WritePolicy | None, max_queue: int
+    ) -> None:
+        self.engine, self.store, self.gated = engine, store, gated
+        with torch.no_grad():
+            self.fresh: MemoryState = policy.start(engine.model.initial_state(1))  # in which all sessions start
+        self.capacity = engine.max_batch + max_queue
+        self.in_flight = 0
+        self.draining = False
+        self.locks = Locks()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.disk = ThreadPoolExecutor(4, "titans-store")
+
+    async def drain(self) -> None:
+        """Take no more requests, finish what runs, save it, and stop."""
+        self.draining = True
+        while self.tasks:
+            await asyncio.wait(set(self.tasks))
+        await asyncio.to_thread(self.engine.close)
+        self.disk.shutdown()
+
+    async def on_disk(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Run a call of the store in a thread of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self.disk, lambda: call(*arguments, **options))
+
+    def admit(self, count: int = 1) -> None:
+        """Refuse requests that there is no room for.
+
+        Raises:
+            ApiError: 503 while the server stops, 429 while it is full.
+        """
+        if self.draining:
+            raise ApiError(503, "the server is stopping: try again in a moment", "stopping")
+        if self.in_flight + count > self.capacity:
+            raise ApiError(429, "too many requests at once: try again in a moment", "rate_limit_exceeded")
+
+    async def events(self, tenant: str, job: Job) -> AsyncIterator[Piece | Finished]:
+        """Run one request; leaving the loop cancels it.
+
+        Args:
+            tenant: whose session it is.
+            job: what is asked for.
+
+        Yields:
+            Text and traces as they become known, then `Finished`.
+
+        Raises:
+            ApiError: there is no room.
+            Exception: what went wrong, to be told with `as_api_error`.
+        """
+        self.admit()
+        self.in_flight += 1  # until the work has ended, which may be after the client has left
+        queue: asyncio.Queue[Piece | Finished | Exception] = asyncio.Queue()
+        cancelled = asyncio.Event()
+        task = asyncio.create_task(self._work(tenant, job, queue.put_nowait, cancelled))
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            while True:
+                event = await queue.get()
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            cancelled.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.in_flight -= 1
+
+    async def _work(
+        self, tenant: str, job: Job, tell: Callable[[Piece | Finished | Exception], None], cancelled: asyncio.Event
+    ) -> None:
+        """Do a request to its end, whether or not anybody still listens."""
+        try:
+            if job.session is None:
+                tell(await self._generate(job, self._rewritten(self.fresh, job), tell, cancelled, None))
+                return
+            async with self.locks.hold((tenant, job.session)):
+                stored = await self.on_disk(self.store.get, tenant, job.session)
+                state = self._rewritten(self.fresh if stored is None else stored.state, job)
+
+                async def save(state: MemoryState) -> SessionInfo:
+                    version = None if stored is None else stored.version
+                    return await self.on_disk(self.store.put, tenant, job.session, state, expected=version)
+
+                tell(await self._generate(job, state, tell, cancelled, save))
+        except Exception as error:
+            if not isinstance(error, TitansError | ApiError):
+                logger.exception("a request failed")
+            tell(error)
+
+    async def _generate(
+        self,
+        job: Job,
+        state: MemoryState,
+        tell: Callable[[Piece], None],
+        cancelled: asyncio.Event,
+        save: Callable[[MemoryState], Any] | None,
+    ) -> Finished:
+        """Have the engine read and say, pass on what it tells, and save the memory it leaves."""
+        before = write_counts(state)[0]
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event]()
+        prompt = self._with_bos(job.prompt, state)
+        request = Generation(
+            prompt, state, job.max_new_tokens, job.temperature, job.top_p, job.seed, job.stop,
+            keep=save is not None, trace=job.trace, emit=lambda event: loop.call_soon_threadsafe(queue.put_nowait, event),
+        )  # fmt: skip
+        watcher = asyncio.create_task(_when(cancelled, request))
+        self.engine.submit(request)
+        try:
+            while isinstance(event := await queue.get(), Piece):
+                tell(event)
+        finally:
+            watcher.cancel()
+        if isinstance(event, Failed):
+            raise event.error
+        return await self._finished(event, len(prompt), before, save)
+
+    async def _finished(
+        self, event: Done, prompt_tokens: int, before: WriteCounts, save: Callable[[MemoryState], Any] | None
+    ) -> Finished:
+        if event.state is None:
+            raise ApiError(499, "the request was cancelled before its prompt was read", "cancelled")
+        info = None if save is None else await save(event.state)
+        report = MemoryReport(
+            info,
+            event.state.tokens,
+            event.state.nbytes,
+            memory_norm(event.state)[0],
+            write_counts(event.state)[0].since(before),
+        )
+        return Finished(event.reason, prompt_tokens, event.said, report)
+
+    def _with_bos(self, prompt: Sequence[int], state: MemoryState) -> Sequence[int]:
+        """Start a new stream with the bos token."""
+        bos = self.engine.tokenizer.bos_token_id
+        if state.tokens == 0 and bos is not None:
+            prompt = [bos, *prompt]
+        if not prompt:
+            raise ApiError(400, "the prompt is empty: give some text to go on from", param="prompt")
+        return prompt
+
+    def _rewritten(self, state: MemoryState, job: Job) -> MemoryState:
+        """Let the state be written as the request asks."""
+        if job.write is None:
+            return state
+        if job.write == "gated":
+            if self.gated is None:
+                raise ApiError(
+                    400, "this model has no write policy: run titans calibrate on it first", "not_calibrated", "write"
+                )
+            return self.gated.start(state)
+        return dataclasses.replace(self.gated or WritePolicy(), write=job.write).start(state)
+
+
+async def _when(cancelled: asyncio.Event, request: Generation) -> None:
+    await cancelled.wait()
+    request.cancelled = True

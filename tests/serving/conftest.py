@@ -1,0 +1,117 @@
+"""A tiny model served: in this process, and as a command of its own."""
+
+import os
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+import torch
+
+from titans import TitansConfig, TitansForCausalLM
+from titans.data import byte_tokenizer
+
+SIZES = {
+    "vocab_size": 259,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "segment_length": 8,
+    "sliding_window": 8,
+    "memory_chunk_size": 4,
+    "num_persistent_tokens": 2,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": 258,
+    "tie_word_embeddings": False,
+}
+
+
+def make_model(variant, scrambled):
+    torch.manual_seed(0)
+    model = scrambled(TitansForCausalLM(TitansConfig(variant=variant, **SIZES)), dtype=torch.float32, scale=0.4)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(3)  # clear preferences, so that a greedy choice is never a tie
+        model.lm_head.weight[:32], model.lm_head.weight[127:] = (
+            0,
+            0,
+        )  # says what text can hold: what it said can be sent
+    return model
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="session", params=["lmm", "mac", "mag", "mal"])
+def any_model(request, scrambled):
+    return make_model(request.param, scrambled)
+
+
+@pytest.fixture(scope="session")
+def model(scrambled):
+    return make_model("mac", scrambled)
+
+
+@pytest.fixture(scope="session")
+def model_folder(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Server:
+    """`titans serve` in a process of its own."""
+
+    def __init__(self, folder, memories, *options):
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+        command = [sys.executable, "-m", "titans.cli", "serve", str(folder), "--memories", str(memories), "--port", "0"]
+        self.process = subprocess.Popen(
+            [*command, *map(str, options)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        line = self.process.stdout.readline()
+        assert " at http" in line, line
+        self.url = line.split(" at ")[1].strip()
+        self.http = httpx.Client(base_url=self.url, timeout=60)
+        for _ in range(200):
+            try:
+                if self.http.get("/healthz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        raise AssertionError("the server did not come up")
+
+    def stop(self, signal="terminate"):
+        getattr(self.process, signal)()
+        status = self.process.wait(30)
+        self.process.stdout.close()
+        self.http.close()
+        return status
+
+
+@pytest.fixture(scope="session")
+def start_server(model_folder):
+    """Start a server: `start_server(memories, *options)`."""
+    return lambda memories, *options: Server(model_folder, memories, *options)
+
+
+@pytest.fixture
+def serve(start_server, tmp_path):
+    """Start servers that keep the same memories: `serve(*options)`; those still running are killed at the end."""
+    servers = []
+
+    def serve(*options):
+        servers.append(start_server(tmp_path / "memories", *options))
+        return servers[-1]
+
+    yield serve
+    for server in servers:
+        if server.process.poll() is None:
+            server.stop("kill")

@@ -1,0 +1,272 @@
+"""The API in this process: what OpenAI's clients expect, sessions, limits and errors."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from titans.models.write_policy import WritePolicy
+from titans.persistence import MemoryStore
+from titans.serving.access import Access
+from titans.serving.app import Limits, create_app
+from titans.serving.engine import Engine
+from titans.serving.metrics import Metrics
+from titans.serving.service import Service
+
+GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 8}
+KEYS = {"key-of-alice-0123456": "alice", "key-of-bob-012345678": "bob"}
+
+
+class Client:
+    """Talks to an application in this process."""
+
+    def __init__(self, app):
+        self.app = app
+
+    def __enter__(self):
+        self.loop = asyncio.new_event_loop()
+        self.lifespan = self.app.router.lifespan_context(self.app)
+        self.loop.run_until_complete(self.lifespan.__aenter__())
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+        return self
+
+    def __exit__(self, *_):
+        self.loop.run_until_complete(self.http.aclose())
+        self.loop.run_until_complete(self.lifespan.__aexit__(None, None, None))
+        self.loop.close()
+
+    def gather(self, *requests):
+        """Send requests at once; each is `(method, url, options)`."""
+
+        async def together():
+            return await asyncio.gather(*(self.http.request(m, u, **o) for m, u, o in requests))
+
+        return self.loop.run_until_complete(together())
+
+    def request(self, method, url, status=200, **options):
+        response = self.gather((method, url, options))[0]
+        assert response.status_code == status, response.text
+        return response
+
+    def complete(self, prompt, status=200, **fields):
+        return self.request("POST", "/v1/completions", status, json={**GREEDY, "prompt": prompt, **fields}).json()
+
+    def text(self, prompt, **fields):
+        return self.complete(prompt, **fields)["choices"][0]["text"]
+
+    def error(self, *arguments, **options):
+        return self.request(*arguments, **options).json()["error"]
+
+
+@pytest.fixture
+def make_client(model, tokenizer, tmp_path):
+    clients = []
+
+    def make_client(limits=Limits(), keys=None, max_batch=32, max_queue=64, served=model):
+        metrics = Metrics()
+        engine = Engine(served, tokenizer, max_batch=max_batch, on_step=metrics.step)
+        service = Service(engine, MemoryStore(str(tmp_path / "memories"), served), WritePolicy(), None, max_queue)
+        clients.append(Client(create_app(service, "tiny", Access(keys), metrics, limits)).__enter__())
+        return clients[-1]
+
+    yield make_client
+    for client in clients:
+        client.__exit__()
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
+
+
+def events(response):
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def test_a_completion(client):
+    body = client.complete("hello")
+    assert (body["object"], body["model"]) == ("text_completion", "tiny")
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"] == {"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14}
+    assert body["memory"]["session"] is None
+    assert client.text(["hello"]) == client.text(list(b"hello")) == body["choices"][0]["text"]
+
+
+def test_a_stream_says_what_the_whole_says(client):
+    whole = client.complete("hello")
+    body = {**GREEDY, "prompt": "hello", "stream": True, "stream_options": {"include_usage": True}}
+    parts = events(client.request("POST", "/v1/completions", json=body))
+    assert "".join(c["text"] for part in parts for c in part["choices"]) == whole["choices"][0]["text"]
+    assert [c["finish_reason"] for part in parts for c in part["choices"]][-1] == "length"
+    assert parts[-1]["choices"] == []
+    assert parts[-1]["usage"] == whole["usage"]
+    assert parts[-2]["memory"] == whole["memory"]
+    assert len(parts) > 4
+
+
+def test_a_chat_is_its_transcript(client):
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+    ]
+    body = client.request("POST", "/v1/chat/completions", json={**GREEDY, "messages": messages}).json()
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["content"] == client.text("system: be brief\nuser: hi\nassistant:")
+
+
+def test_a_memory_goes_on_without_the_history(client):
+    first = client.text("hello", memory="work")
+    second = client.complete("and more", memory="work")
+    whole = client.text("hello" + first + "and more")
+    assert second["choices"][0]["text"] == whole
+    assert second["usage"]["prompt_tokens"] == len("and more")
+    assert second["memory"]["tokens"] == 1 + len("hello") + 8 + len("and more") + 8
+    assert (second["memory"]["session"], second["memory"]["user"], second["memory"]["version"]) == (
+        "work",
+        "default",
+        2,
+    )
+    by_header = client.request(
+        "POST", "/v1/completions", json={**GREEDY, "prompt": "x"}, headers={"X-Titans-Memory": "work"}
+    ).json()
+    assert by_header["memory"]["version"] == 3
+    assert client.text("and more", memory="other") == client.text("and more")
+
+
+def test_sessions_at_once_do_not_mix(client):
+    prompts = {f"s{i}": f"fact {i} " * (i + 1) for i in range(6)}
+    calls = [
+        ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": text, "memory": name}})
+        for name, text in prompts.items()
+    ]
+    first = client.gather(*calls)
+    asked = [("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "?", "memory": name}}) for name in prompts]
+    second = client.gather(*asked)
+    for (_, text), one, two in zip(prompts.items(), first, second, strict=True):
+        said = one.json()["choices"][0]["text"]
+        assert said == client.text(text)
+        assert two.json()["choices"][0]["text"] == client.text(text + said + "?")
+
+
+def test_requests_of_one_session_come_one_after_the_other(client):
+    call = ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "again", "memory": "one"}})
+    answers = [r.json()["memory"] for r in client.gather(*[call] * 5)]
+    assert sorted(a["version"] for a in answers) == [1, 2, 3, 4, 5]
+    assert max(a["tokens"] for a in answers) == 1 + 5 * (5 + 8)
+
+
+def test_memories_are_listed_forked_reset_deleted(client):
+    client.text("hello", memory="b")
+    client.text("hello", memory="a")
+    client.text("hello", memory="c", user="zoe")
+    listed = client.request("GET", "/v1/memories").json()
+    assert [m["memory"] for m in listed["data"]] == ["a", "b"]
+    page = client.request("GET", "/v1/memories?limit=1").json()
+    assert [m["memory"] for m in page["data"]] == ["a"]
+    assert page["has_more"]
+    assert [m["memory"] for m in client.request("GET", "/v1/memories?after=a").json()["data"]] == ["b"]
+    assert client.request("GET", "/v1/memories/zoe/c").json()["id"] == "zoe:c"
+    forked = client.request("POST", "/v1/memories/default/a/fork", json={"to": "a2"}).json()
+    assert forked["tokens"] == 1 + 5 + 8
+    assert client.text("?", memory="a") == client.text("?", memory="a2")
+    assert client.request("POST", "/v1/memories/default/a/reset").json()["tokens"] == 0
+    assert client.text("hello", memory="a") == client.text("hello")
+    assert client.request("DELETE", "/v1/memories/default/a").json()["deleted"]
+    assert client.error("GET", "/v1/memories/default/a", 404)["code"] == "memory_not_found"
+    assert client.error("DELETE", "/v1/memories/default/a", 404)["code"] == "memory_not_found"
+
+
+def test_a_memory_is_exported_and_imported(client):
+    client.text("hello", memory="a")
+    data = client.request("GET", "/v1/memories/default/a/export").content
+    put = client.request("PUT", "/v1/memories/default/copy/import", content=data).json()
+    assert put["tokens"] == 1 + 5 + 8
+    assert client.text("?", memory="copy") == client.text("?", memory="a")
+    broken = client.error("PUT", "/v1/memories/default/copy/import", 400, content=data[:-1])
+    assert broken["type"] == "invalid_request_error"
+
+
+def test_keys_are_tenants(make_client):
+    client = make_client(keys=KEYS)
+    assert client.error("POST", "/v1/completions", 401, json={**GREEDY, "prompt": "x"})["code"] == "invalid_api_key"
+    alice, bob = ({"headers": {"Authorization": f"Bearer {key}"}} for key in KEYS)
+    client.request("POST", "/v1/completions", json={**GREEDY, "prompt": "x", "memory": "mine"}, **alice)
+    assert len(client.request("GET", "/v1/memories", **alice).json()["data"]) == 1
+    assert client.request("GET", "/v1/memories", **bob).json()["data"] == []
+    client.error("GET", "/v1/memories/default/mine", 404, **bob)
+    wrong = {"headers": {"Authorization": "Bearer key-of-alice-012345"}}
+    client.error("GET", "/v1/memories", 401, **wrong)
+    client.request("GET", "/healthz")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": -1}, {"top_p": 2}, {"max_tokens": 0}, {"n": 2}, {"stop": ["a"] * 5}, {"stop": [""]},
+        {"memory": "../x"}, {"user": "a:b", "memory": "x"}, {"memory": ""}, {"prompt": [999]}, {"prompt": [-1]},
+        {"prompt": "\ud800"}, {"seed": 1 << 70}, {"echo": True}, {"logprobs": True}, {"write": "sometimes"},
+        {"prompt": ["a", "b"]}, {"write": "gated"}, {"prompt": {}},
+    ],
+)  # fmt: skip
+def test_bad_requests_are_told_so(client, fields):
+    body = json.dumps({**GREEDY, "prompt": "hello", **fields})
+    answer = client.request("POST", "/v1/completions", 400, content=body, headers={"Content-Type": "application/json"})
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_other_errors(client):
+    assert (
+        client.error("POST", "/v1/completions", 404, json={"model": "gpt", "prompt": "x"})["code"] == "model_not_found"
+    )
+    client.error("POST", "/v1/completions", 400, content=b"{", headers={"Content-Type": "application/json"})
+    client.error("POST", "/v1/completions", 400, content=b"\xff", headers={"Content-Type": "application/json"})
+    client.error("GET", "/v1/nothing", 404)
+    client.error("GET", "/v1/completions", 405)
+    header = {"X-Titans-Memory": "a:b"}
+    client.error("POST", "/v1/completions", 400, json={**GREEDY, "prompt": "x"}, headers=header)
+
+
+def test_limits(make_client):
+    client = make_client(Limits(body=1000, prompt_tokens=20, new_tokens=3))
+    assert client.complete("hello")["usage"]["completion_tokens"] == 3
+    assert client.complete("x" * 21, 400)["error"]["code"] == "context_length_exceeded"
+    assert client.complete("x" * 1001, 413)["error"]["code"] == "body_too_large"
+
+    async def chunks():
+        for _ in range(30):
+            yield b" " * 100
+
+    assert client.error("POST", "/v1/completions", 413, content=chunks())["code"] == "body_too_large"
+
+
+def test_a_full_server_says_when_to_come_again(make_client):
+    client = make_client(max_batch=1, max_queue=1)
+    call = ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "hello", "max_tokens": 40}})
+    answers = client.gather(*[call] * 5)
+    assert sorted(a.status_code for a in answers) == [200, 200, 429, 429, 429]
+    refused = next(a for a in answers if a.status_code == 429)
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    client.complete("hello")
+
+
+def test_names_of_other_hosts_lead_nowhere_without_keys(client):
+    assert client.request("GET", "/healthz", 400, headers={"Host": "evil.example"})
+
+
+def test_metrics_count(client):
+    client.complete("hello")
+    text = client.request("GET", "/metrics").text
+    assert 'titans_requests_total{route="/v1/completions",status="200"} 1.0' in text
+    assert "titans_tokens_read_total 13.0" in text  # bos, five bytes, and seven of the eight that were said
+
+
+def test_models(client):
+    assert [m["id"] for m in client.request("GET", "/v1/models").json()["data"]] == ["tiny"]
+    assert client.request("GET", "/v1/models/tiny").json()["object"] == "model"
+    client.error("GET", "/v1/models/other", 404)
