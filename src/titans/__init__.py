@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from titans.models.memory_state import MemoryState
     from titans.models.modeling import TitansForCausalLM, TitansModel
     from titans.ops import associative_memory, initial_state
+    from titans.persistence.store import MemoryStore
 
 __all__ = [
     "MemoryState",
+    "MemoryStore",
     "NeuralMemory",
     "TitansConfig",
     "TitansError",
@@ -28,6 +30,7 @@ __all__ = [
 
 _HOME = {
     "MemoryState": "titans.models.memory_state",
+    "MemoryStore": "titans.persistence.store",
     "NeuralMemory": "titans.layers.neural_memory",
     "TitansConfig": "titans.models.configuration",
     "TitansError": "titans.errors",

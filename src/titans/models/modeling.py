@@ -19,6 +19,7 @@ from titans.layers.projection import ConvolvedProjection
 from titans.models.configuration import VARIANTS, TitansConfig
 from titans.models.memory_state import MemoryState
 from titans.models.mixers import MIXERS
+from titans.models.origin import Origin
 from titans.state import State
 
 
@@ -86,9 +87,8 @@ class TitansModel(TitansPreTrainedModel):
 
     def initial_state(self, batch_size: int) -> MemoryState:
         """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
-        return MemoryState(
-            [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)], 0
-        )
+        layers = [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)]
+        return MemoryState(layers, 0, Origin.of(self))
 
     def forward(
         self,
@@ -135,9 +135,10 @@ class TitansModel(TitansPreTrainedModel):
             hidden, layer_state = layer(hidden, None if state is None else state.layers[i], mask)
             final.append(layer_state)
         tokens = hidden.shape[1] + (0 if state is None else state.tokens)
+        origin = Origin.of(self, None if state is None else state.origin) if use_cache else None
         return BaseModelOutputWithPast(
             last_hidden_state=self.norm(hidden),
-            cache=MemoryState(final, tokens) if use_cache else None,  # type: ignore[arg-type]
+            cache=MemoryState(final, tokens, origin) if use_cache else None,  # type: ignore[arg-type]
         )
 
     def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:

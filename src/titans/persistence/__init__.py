@@ -1,0 +1,26 @@
+"""Memories that outlive the process: state files, and a store of them by tenant and session."""
+
+from titans.persistence.errors import (
+    ConflictError,
+    FingerprintError,
+    InvalidNameError,
+    LimitError,
+    StateFileError,
+    UnknownSessionError,
+)
+from titans.persistence.fingerprint import fingerprint
+from titans.persistence.sessions import SessionInfo, Stored
+from titans.persistence.store import MemoryStore
+
+__all__ = [
+    "ConflictError",
+    "FingerprintError",
+    "InvalidNameError",
+    "LimitError",
+    "MemoryStore",
+    "SessionInfo",
+    "StateFileError",
+    "Stored",
+    "UnknownSessionError",
+    "fingerprint",
+]

@@ -1,0 +1,198 @@
+"""Where a store keeps its files: a local folder, or anything that fsspec has a name for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+from titans.errors import TitansError
+from titans.persistence import disk
+
+
+class Folder(Protocol):
+    """A tree of small files. Paths are relative, with `/` between the names; a missing folder is an empty one."""
+
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+
+    def files(self, path: str) -> dict[str, int]:
+        """Return the names of the files in a folder, and their sizes in bytes."""
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes `start` to `end` of a file; raise FileNotFoundError where there is none."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a whole file, on disk when this returns; raise FileExistsError where there is one."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+
+    def old_files(self, age: float) -> Iterator[tuple[str, int]]:
+        """Iterate over the paths and sizes of all files last changed more than `age` seconds ago."""
+
+    def prune(self, path: str) -> None:
+        """Remove a folder, if it is empty."""
+
+
+def open_folder(root: str | os.PathLike[str]) -> Folder:
+    """Open a folder on disk, which is made if need be, or at any fsspec URL.
+
+    Args:
+        root: a path, or a URL such as `s3://bucket/memories` or `memory://test`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        TitansError: there is no such kind of URL, or what it needs is not installed.
+    """
+    root = os.fspath(root).removeprefix("file://")
+    return RemoteFolder(root) if "://" in root else LocalFolder(Path(root))
+
+
+class LocalFolder:
+    """A folder on disk; links in it are not followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return [entry.name for entry in self._entries(path) if entry.is_dir(follow_symlinks=False)]
+
+    def files(self, path: str) -> dict[str, int]:
+        """Return the names of the files in a folder, and their sizes in bytes."""
+        sizes = {}
+        for entry in self._entries(path):
+            with suppress(FileNotFoundError):  # removed since it was listed
+                if entry.is_file(follow_symlinks=False):
+                    sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes `start` to `end` of a file."""
+        return disk.read(self._at(path), start, end)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a whole file that is not there yet, on disk when this returns."""
+        target = self._at(path)
+        while True:
+            self._make(target.parent)
+            try:
+                return disk.create(target, data)
+            except FileNotFoundError:
+                continue  # another process pruned the folder, which was empty until now
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        self._at(path).unlink(missing_ok=True)
+
+    def old_files(self, age: float) -> Iterator[tuple[str, int]]:
+        """Iterate over the paths and sizes of all files last changed more than `age` seconds ago."""
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                file = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    status = file.lstat()
+                    if status.st_mtime < time.time() - age:
+                        yield file.relative_to(self.root).as_posix(), status.st_size
+
+    def prune(self, path: str) -> None:
+        """Remove a folder, if it is empty."""
+        with suppress(OSError):
+            self._at(path).rmdir()
+
+    def _at(self, path: str) -> Path:
+        """Find a path, no part of which is a link."""
+        place = self.root
+        for name in path.split("/"):
+            place = place / name
+            if place.is_symlink():
+                raise TitansError(f"{place} is a link, and the store follows none: remove it")
+        return place
+
+    def _entries(self, path: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._at(path)) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            return []
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder inside the root and force its name to disk."""
+        if folder != self.root and not folder.is_dir():
+            self._make(folder.parent)
+            folder.mkdir(exist_ok=True)
+            disk.flush_names(folder.parent)
+
+
+class RemoteFolder:
+    """A folder in an object store, or whatever else fsspec reaches.
+
+    Exclusive creation is the service's: a conditional request on S3 and Google Cloud Storage.
+    """
+
+    _memory = Lock()  # fsspec's own memory looks whether a file is there and then makes it, in two steps
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise TitansError(
+                f"cannot open the store {url} ({error}): is the URL right, and is titans-lm[remote] installed?"
+            ) from error
+
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return [name for name, entry in self._entries(path).items() if entry["type"] == "directory"]
+
+    def files(self, path: str) -> dict[str, int]:
+        """Return the names of the files in a folder, and their sizes in bytes."""
+        return {name: entry["size"] for name, entry in self._entries(path).items() if entry["type"] == "file"}
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes `start` to `end` of a file."""
+        data: bytes = self.fs.cat_file(self._at(path), start=start, end=end)
+        return data
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a whole file that is not there yet."""
+        with self._memory if "memory" in self.fs.protocol else nullcontext():
+            try:
+                self.fs.pipe_file(self._at(path), data, mode="create")
+            except OSError as error:
+                if self.fs.exists(self._at(path)):  # services differ in how they say so
+                    raise FileExistsError(path) from error
+                raise
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self.fs.rm_file(self._at(path))
+
+    def old_files(self, age: float) -> Iterator[tuple[str, int]]:
+        """Iterate over the paths and sizes of all files last changed more than `age` seconds ago."""
+        for path, entry in self.fs.find(self.root, detail=True).items():
+            if self.fs.modified(path).timestamp() < time.time() - age:
+                yield path.removeprefix(f"{self.root}/"), entry["size"]
+
+    def prune(self, path: str) -> None:
+        """Do nothing: a folder without files is not there."""
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def _entries(self, path: str) -> dict[str, dict[str, Any]]:
+        try:
+            entries = self.fs.ls(self._at(path).rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in entries}

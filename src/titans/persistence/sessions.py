@@ -1,0 +1,85 @@
+"""Sessions, their versions, and where in a store these are."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import NamedTuple
+
+from titans.models.memory_state import MemoryState
+from titans.persistence.names import to_folder
+from titans.persistence.state_file import Header
+
+VERSION_FILE = re.compile(r"(\d{12})\.safetensors")
+DELETED = b"deleted\n"  # the content of the version that ends a session
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionInfo:
+    """What is known of a session without reading its state.
+
+    Args:
+        tenant: whose it is.
+        session: its name.
+        version: how often it was written.
+        tokens: positions that its memory has read.
+        bytes: size of its file.
+        created: when it was first written, ISO 8601 in UTC.
+        updated: when it was last written.
+    """
+
+    tenant: str
+    session: str
+    version: int
+    tokens: int
+    bytes: int
+    created: str
+    updated: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A session as of one version.
+
+    Args:
+        state: its state, of one row.
+        version: what `put` wants to see, to write the next one.
+        info: all that is known of it.
+    """
+
+    state: MemoryState
+    version: int
+    info: SessionInfo
+
+
+class Place(NamedTuple):
+    """Which session."""
+
+    tenant: str
+    session: str
+
+    @property
+    def folder(self) -> str:
+        """The folder of its versions."""
+        return f"{to_folder(self.tenant)}/{to_folder(self.session)}"
+
+    def file(self, version: int) -> str:
+        """The file of one version."""
+        return f"{self.folder}/{version:012d}.safetensors"
+
+    def describe(self, version: Version, header: Header) -> SessionInfo:
+        """Put together what is known."""
+        times = header.created, header.updated
+        return SessionInfo(self.tenant, self.session, version.number, header.tokens, version.bytes, *times)
+
+
+class Version(NamedTuple):
+    """A version of a session, number 0 of one that never was."""
+
+    number: int
+    bytes: int
+
+    @property
+    def is_live(self) -> bool:
+        """Tell it from a deletion: a state file is longer."""
+        return self.bytes != len(DELETED)

@@ -1,0 +1,348 @@
+"""A store of memories by tenant and session, for several threads and processes at once.
+
+A session is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
+the next file, which only one writer can; then the older ones are removed. Deleting is writing a last version that says
+so.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, TypeVar
+
+from titans.errors import TitansError
+from titans.models.memory_state import MemoryState
+from titans.models.origin import Origin
+from titans.persistence.cache import Cache
+from titans.persistence.disk import SUFFIX
+from titans.persistence.errors import (
+    ConflictError,
+    FingerprintError,
+    LimitError,
+    StateFileError,
+    UnknownSessionError,
+)
+from titans.persistence.fingerprint import base, fingerprint
+from titans.persistence.folders import open_folder
+from titans.persistence.names import check_name, to_folder, to_name
+from titans.persistence.sessions import DELETED, VERSION_FILE, Place, SessionInfo, Stored, Version
+from titans.persistence.state_file import Header, dump, parse, read_header
+
+_DAY = 24 * 60 * 60  # seconds that a late writer has to notice a deletion
+
+T = TypeVar("T")
+
+
+class MemoryStore:
+    """Keeps the memory of every session of every tenant.
+
+    Every write is on disk when it returns; memory holds copies of what was used last. Of several writers of one
+    version one succeeds, and the others get a `ConflictError`. All methods may be called from any thread.
+
+    Args:
+        root: a folder, made if need be, or an fsspec URL such as `s3://bucket/memories`.
+        model: the model whose memories these are.
+        cache_bytes: memory for copies of states. Default 256 MiB.
+        max_state_bytes: size that the file of a state may have. Default: any.
+        max_sessions: sessions that a tenant may have; processes that make sessions at the same moment may exceed it
+            by one each. Default: any number.
+
+    Raises:
+        TitansError: the root cannot be opened.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        model: Any,
+        *,
+        cache_bytes: int = 256 * 2**20,
+        max_state_bytes: int | None = None,
+        max_sessions: int | None = None,
+    ) -> None:
+        self._folder = open_folder(root)
+        self._model: Any = base(model)
+        self._max_state_bytes, self._max_sessions = max_state_bytes, max_sessions
+        self._cache: Cache[tuple[str, Stored]] = Cache(cache_bytes)
+        self._sweep()
+
+    def get(self, tenant: str, session: str) -> Stored | None:
+        """Read a session.
+
+        Args:
+            tenant: whose.
+            session: its name.
+
+        Returns:
+            Its newest version, or None if there is no such session.
+
+        Raises:
+            FingerprintError: it was written with another model.
+            StateFileError: its file is damaged.
+        """
+        place = _place(tenant, session)
+        return self._use(place, lambda newest: self._stored(place, newest))
+
+    def put(self, tenant: str, session: str, state: MemoryState, *, expected: int | None) -> SessionInfo:
+        """Write the next version of a session.
+
+        Args:
+            tenant: whose.
+            session: its name.
+            state: its new state, of one row.
+            expected: the version that `get` returned; None or 0 where the session must not exist.
+
+        Returns:
+            What is known of the session now.
+
+        Raises:
+            ConflictError: the session is at another version.
+            LimitError: the state is too large, or the tenant has too many sessions.
+            TitansError: the state has more than one row, or is not of this model.
+        """
+        place = _place(tenant, session)
+        newest = self._newest(place)
+        current = newest.number if newest.is_live else 0
+        if current != (expected or 0):
+            raise ConflictError(
+                f"the session {session!r} is at version {current} and not {expected or 0}: "
+                "get it again and repeat what was done"
+            )
+        return self._write(place, state, newest)
+
+    def list(self, tenant: str, *, limit: int = 100, after: str | None = None) -> list[SessionInfo]:
+        """List the sessions of a tenant, sorted by name.
+
+        Args:
+            tenant: whose.
+            limit: sessions to return at most. Default 100.
+            after: the last name of the page before. Default: start with the first.
+
+        Returns:
+            What is known of each.
+
+        Raises:
+            StateFileError: the file of one of them is damaged.
+        """
+        names = self._names(tenant)
+        page = (self.info(tenant, name) for name in names[bisect_right(names, after or "") :])
+        return list(islice((info for info in page if info is not None), limit))
+
+    def info(self, tenant: str, session: str) -> SessionInfo | None:
+        """Tell what is known of a session without reading its state; None if there is no such session.
+
+        Raises:
+            StateFileError: its file is damaged.
+        """
+        place = _place(tenant, session)
+        return self._use(place, lambda newest: self._info(place, newest))
+
+    def fork(self, tenant: str, session: str, to: str) -> SessionInfo:
+        """Start a new session with the memory of another.
+
+        Args:
+            tenant: whose.
+            session: the one to copy.
+            to: the name of the new one, which must not exist.
+
+        Returns:
+            What is known of the new one.
+
+        Raises:
+            UnknownSessionError: there is nothing to copy.
+            ConflictError: there is a session of the new name.
+            TitansError: as of `get` and `put`.
+        """
+        stored = self.get(tenant, check_name(session))
+        if stored is None:
+            raise _unknown(session)
+        return self.put(tenant, to, stored.state, expected=None)
+
+    def reset(self, tenant: str, session: str) -> SessionInfo:
+        """Give a session the memory of a new one.
+
+        Raises:
+            UnknownSessionError: there is no such session.
+            ConflictError: another writer was faster.
+        """
+        place = _place(tenant, session)
+        return self._write(place, self._model.initial_state(1).detach(), self._existing(place))
+
+    def delete(self, tenant: str, session: str) -> None:
+        """Delete a session; whoever is about to write it gets a conflict.
+
+        Raises:
+            UnknownSessionError: there is no such session.
+            ConflictError: another writer was faster.
+        """
+        place = _place(tenant, session)
+        self._commit(place, self._existing(place), DELETED)
+        self._cache.drop(place)
+
+    def export(self, tenant: str, session: str) -> bytes:
+        """Return a session's state file, which `load` and `MemoryState.load` read.
+
+        Raises:
+            UnknownSessionError: there is no such session.
+        """
+        place = _place(tenant, session)
+        data = self._use(place, lambda newest: self._folder.read(place.file(newest.number)))
+        if data is None:
+            raise _unknown(session)
+        return data
+
+    def load(self, tenant: str, session: str, data: bytes) -> SessionInfo:
+        """Make a state file the next version of a session, or the first.
+
+        Args:
+            tenant: whose.
+            session: its name.
+            data: the content of the file, which need not be trusted.
+
+        Returns:
+            What is known of the session now.
+
+        Raises:
+            StateFileError: the content is damaged or no state.
+            FingerprintError: it belongs to another model.
+            TitansError: as of `put`.
+        """
+        place = _place(tenant, session)
+        self._check_size(len(data))
+        state, header = parse(data, self._model)
+        return self._write(place, state, self._newest(place), header.created)
+
+    # What follows knows of versions and files.
+
+    def _names(self, tenant: str) -> builtins.list[str]:
+        return sorted(filter(None, map(to_name, self._folder.folders(to_folder(tenant)))))
+
+    def _versions(self, place: Place) -> builtins.list[Version]:
+        files = self._folder.files(place.folder).items()
+        return sorted(Version(int(match[1]), size) for name, size in files if (match := VERSION_FILE.fullmatch(name)))
+
+    def _newest(self, place: Place) -> Version:
+        return (self._versions(place) or [Version(0, len(DELETED))])[-1]
+
+    def _existing(self, place: Place) -> Version:
+        newest = self._newest(place)
+        if not newest.is_live:
+            raise _unknown(place.session)
+        return newest
+
+    def _use(self, place: Place, use: Callable[[Version], T]) -> T | None:
+        """Use the newest version; one that a writer replaced meanwhile is looked up again."""
+        newest, before = self._newest(place), None
+        while newest.is_live and newest != before:
+            try:
+                with _naming(place):
+                    return use(newest)
+            except FileNotFoundError:
+                newest, before = self._newest(place), newest
+        return None
+
+    def _stored(self, place: Place, newest: Version) -> Stored:
+        mark, cached = fingerprint(self._model), self._cache.get(place)
+        if cached is not None and cached[0] == mark and cached[1].version == newest.number:
+            return cached[1]
+        state, header = parse(self._folder.read(place.file(newest.number)), self._model)
+        _check_one_row(state)
+        return self._keep(state, header, place.describe(newest, header))
+
+    def _info(self, place: Place, newest: Version) -> SessionInfo:
+        file = place.file(newest.number)
+        return place.describe(newest, read_header(lambda start, end: self._folder.read(file, start, end)))
+
+    def _keep(self, state: MemoryState, header: Header, info: SessionInfo) -> Stored:
+        stored = Stored(state, info.version, info)
+        self._cache.put(Place(info.tenant, info.session), (header.fingerprint, stored), state.nbytes)
+        return stored
+
+    def _write(self, place: Place, state: MemoryState, newest: Version, created: str | None = None) -> SessionInfo:
+        """Write the version after `newest`."""
+        _check_one_row(state)
+        if newest.is_live:
+            with suppress(FileNotFoundError, StateFileError):  # a damaged session may be written anew
+                created = self._info(place, newest).created
+        else:
+            self._check_count(place.tenant)
+        data = dump(state, self._model, created=created)
+        self._check_size(len(data))
+        self._commit(place, newest, data)
+        header = read_header(lambda start, end: data[start:end])
+        info = place.describe(Version(newest.number + 1, len(data)), header)
+        copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
+        self._keep(dataclasses.replace(copy, origin=Origin.of(self._model)), header, info)
+        return info
+
+    def _commit(self, place: Place, newest: Version, data: bytes) -> None:
+        """Make the file of the next version, which succeeds for one writer, then remove the older ones."""
+        number = newest.number + 1
+        try:
+            self._folder.create(place.file(number), data)
+        except FileExistsError as error:
+            raise _conflict(place) from error
+        others = [version.number for version in self._versions(place) if version.number != number]
+        late = any(other > number for other in others)  # others wrote this version and the next, and removed this one
+        for other in [number] if late else others:
+            self._folder.remove(place.file(other))
+        if late:
+            raise _conflict(place)
+
+    def _check_size(self, size: int) -> None:
+        if self._max_state_bytes is not None and size > self._max_state_bytes:
+            raise LimitError(
+                f"the state takes {size:,} bytes and this store allows {self._max_state_bytes:,}: "
+                "use a smaller model, or raise max_state_bytes"
+            )
+
+    def _check_count(self, tenant: str) -> None:
+        """Refuse one more session; the deleted ones are told from the others only where that may matter."""
+        limit = self._max_sessions
+        if limit is None or len(names := self._names(tenant)) < limit:
+            return
+        if sum(self._newest(Place(tenant, name)).is_live for name in names) >= limit:
+            raise LimitError(f"{tenant!r} has {limit:,} sessions already: delete one, or raise max_sessions")
+
+    def _sweep(self) -> None:
+        """Remove what deletions and crashes left more than a day ago."""
+        for path, size in list(self._folder.old_files(_DAY)):
+            folder, _, name = path.rpartition("/")
+            if name.endswith(SUFFIX) or (VERSION_FILE.fullmatch(name) and size == len(DELETED)):
+                self._folder.remove(path)
+                self._folder.prune(folder)
+
+
+def _place(tenant: str, session: str) -> Place:
+    return Place(check_name(tenant), check_name(session))
+
+
+def _check_one_row(state: MemoryState) -> None:
+    rows = next(state.tensors()).shape[0]
+    if rows != 1:
+        raise TitansError(f"the state has {rows} rows and a session has one: store each state.row(i) on its own")
+
+
+def _unknown(session: str) -> UnknownSessionError:
+    return UnknownSessionError(f"there is no session {session!r}: list the sessions, or put a state to make it")
+
+
+def _conflict(place: Place) -> ConflictError:
+    return ConflictError(
+        f"the session {place.session!r} was written by somebody else meanwhile: get it again and repeat what was done"
+    )
+
+
+@contextmanager
+def _naming(place: Place) -> Iterator[None]:
+    """Say which session cannot be read."""
+    try:
+        yield
+    except (FingerprintError, StateFileError) as error:
+        raise type(error)(f"the session {place.session!r} of {place.tenant!r}: {error}") from error

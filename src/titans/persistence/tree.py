@@ -1,0 +1,156 @@
+"""A state as a flat table of named tensors and integers, and back, in the structure that a model's states have."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from titans.models.configuration import TitansConfig
+from titans.models.memory_state import MemoryState
+from titans.ops import AssociativeMemoryState
+from titans.persistence.errors import StateFileError
+from titans.state import AttentionState, MemoryAsContextState, State
+
+_LARGEST = 2**62  # what a counter may reach and still be counted on in int64
+
+Entries = Mapping[str, Tensor | int]
+
+
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Tensor | int]]:
+    """Iterate over the tensors and integers of a state.
+
+    Args:
+        value: the state, or a part of it.
+        path: its name.
+
+    Yields:
+        Names such as `layers.0.0.memory.weights.1`, and what they name.
+    """
+    children: list[tuple[Any, Any]] = []
+    if isinstance(value, State):
+        children = [(field.name, getattr(value, field.name)) for field in _fields(type(value))]
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    elif isinstance(value, Tensor | int):
+        yield path, value
+    for name, child in children:
+        yield from flatten(child, _join(path, name))
+
+
+def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
+    """Make a state of this model; structure, types and bounds come from the model, only numbers from the entries.
+
+    Args:
+        entries: what `flatten` yields, from anywhere.
+        model: a `TitansModel`.
+        cast: take floating-point numbers of another precision.
+
+    Returns:
+        The state, whose tensors are those of the entries.
+
+    Raises:
+        StateFileError: the entries are not what a state of this model holds.
+    """
+    with torch.no_grad():
+        like = MemoryState([[mixer.empty_state(1) for mixer in block.mixers] for block in model.layers], 0)
+    builder = _Builder(entries, model.config, cast)
+    state: MemoryState = builder.build(like, "", MemoryState)
+    if extra := sorted(entries.keys() - builder.used):
+        raise StateFileError(f"it holds {extra[0]}, which no state of this model has")
+    return state
+
+
+class _Builder:
+    """Builds a state from entries, and remembers which it used."""
+
+    def __init__(self, entries: Entries, config: TitansConfig, cast: bool) -> None:
+        self.entries, self.cast = entries, cast
+        self.used: set[str] = set()
+        rows = {x.shape[0] if x.dim() else 0 for x in entries.values() if isinstance(x, Tensor)}
+        if len(rows) != 1 or 0 in rows:
+            raise StateFileError("its tensors hold no rows, or different numbers of them")
+        self.rows = rows.pop()
+        self.largest = {
+            (AssociativeMemoryState, "offset"): config.memory_chunk_size - 1,
+            (MemoryAsContextState, "offset"): config.segment_length - 1,
+            (AttentionState, "filled"): config.sliding_window,
+        }
+
+    def build(self, like: Any, path: str, kind: Any, largest: int = _LARGEST) -> Any:
+        """Build what stands at `path`: like `like`, or, where that is None, of the declared type `kind`."""
+        if isinstance(like, State):
+            return self._state(like, path)
+        if isinstance(like, list):
+            return [self.build(child, _join(path, i), None) for i, child in enumerate(like)]
+        if isinstance(like, Tensor):
+            return self._tensor(path, like.dtype, like.shape[1:], largest)
+        if isinstance(like, int):
+            return self._counter(path, largest)
+        return self._optional(path, kind)
+
+    def _state(self, like: State, path: str) -> State:
+        kind = type(like)
+        hints = typing.get_type_hints(kind)
+        parts = {
+            name: self.build(
+                getattr(like, name), _join(path, name), hints[name], self.largest.get((kind, name), _LARGEST)
+            )
+            for name in (field.name for field in _fields(kind))
+        }
+        return kind(**parts)
+
+    def _optional(self, path: str, kind: Any) -> State | None:
+        """Build a part that a new state lacks, where there is one: a state of one number per row in each field."""
+        part = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, State)), None)
+        if part is None or not any(name.startswith(f"{path}.") for name in self.entries):
+            return None
+        fields = {field.name: _join(path, field.name) for field in _fields(part)}
+        return part(**{name: self._tensor(at, None, torch.Size(), _LARGEST) for name, at in fields.items()})
+
+    def _take(self, path: str) -> Tensor | int:
+        if path not in self.entries:
+            raise StateFileError(f"it lacks {path}")
+        self.used.add(path)
+        return self.entries[path]
+
+    def _tensor(self, path: str, dtype: torch.dtype | None, shape: torch.Size, largest: int) -> Tensor:
+        """Take a tensor `[rows, *shape]`; without a dtype, of any that a number per row may have."""
+        x = self._take(path)
+        if not isinstance(x, Tensor) or x.shape[1:] != shape:
+            raise StateFileError(f"its {path} is {_describe(x)}, expected the shape {[self.rows, *shape]}")
+        if self.cast and dtype is not None and dtype.is_floating_point and x.is_floating_point():
+            x = x.to(dtype)
+        if x.dtype not in ((torch.int64, torch.float32, torch.float64) if dtype is None else (dtype,)):
+            raise StateFileError(f"its {path} is {_describe(x)}, expected {dtype or 'int64 or float32'}")
+        # Bounds that a part sets itself may be infinite.
+        if bool(x.isnan().any() if dtype is None else not x.isfinite().all()):
+            raise StateFileError(f"its {path} holds numbers that are not finite")
+        if not x.is_floating_point() and not 0 <= int(x.min()) <= int(x.max()) <= largest:
+            raise StateFileError(f"its {path} counts from {int(x.min())} to {int(x.max())}, beyond 0 to {largest}")
+        return x
+
+    def _counter(self, path: str, largest: int) -> Tensor | int:
+        """Take an integer, or one for each row."""
+        x = self._take(path)
+        if isinstance(x, Tensor):
+            return self._tensor(path, torch.int64, torch.Size(), largest)
+        if not 0 <= x <= largest:
+            raise StateFileError(f"its {path} is {x}, beyond 0 to {largest}")
+        return x
+
+
+def _fields(kind: type[State]) -> tuple[Any, ...]:
+    return dataclasses.fields(kind)  # type: ignore[arg-type]  # subclasses are dataclasses
+
+
+def _join(path: str, name: Any) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _describe(x: Tensor | int) -> str:
+    return f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"the integer {x}"

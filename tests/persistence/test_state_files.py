@@ -1,0 +1,392 @@
+"""State files: bit for bit what was saved, for the model that made it, whole or not at all."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from titans import MemoryState, TitansError
+from titans.ops.state import State
+from titans.persistence import FingerprintError, StateFileError, disk, fingerprint
+from titans.persistence.state_file import _checksum, _metadata, dump, parse
+from titans.persistence.tree import _Builder, flatten, unflatten
+
+SCRIPT = "import sys, torch\nfrom titans import MemoryState, TitansForCausalLM\n"
+
+
+def run(code, *arguments):
+    """Run Python code in a process of its own; returns what it prints."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT + code, *map(str, arguments)]
+    return subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+# There and back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 13])
+def test_every_variant_goes_on_as_if_it_had_never_stopped(model, read, same, tmp_path, count):
+    _, state = read(model, count, rows=2)
+    state.save(tmp_path / "a.state")
+    loaded = MemoryState.load(tmp_path / "a.state", model)
+    same(loaded, state)
+    assert loaded.tokens == count
+    same(read(model, 9, loaded, seed=1, rows=2), read(model, 9, state, seed=1, rows=2))
+
+
+def test_at_every_place_of_chunks_and_segments(tiny, read, same):
+    state = None
+    for step in range(13):
+        _, state = read(tiny, 1, state, seed=step)
+        same(parse(dump(state, tiny), tiny)[0], state)
+
+
+def test_states_that_share_memory_or_count_rows_apart(model, read, same):
+    start = model.initial_state(3)
+    same(parse(dump(start, model), model)[0], start.detach())
+    _, state = read(model, 5, rows=3)
+    keep = torch.tensor([True, False, True])
+    mixed = state.where(keep, start.detach())
+    same(parse(dump(mixed, model), model)[0], mixed)
+    joined = MemoryState.cat([read(model, 3)[1], read(model, 5)[1]])
+    loaded, header = parse(dump(joined, model), model)
+    same(loaded, joined)
+    assert header.tokens == 5
+    same(loaded.row(0), read(model, 3)[1].detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_precisions(make_model, variant, read, same, dtype):
+    model = make_model(variant, dtype, fresh=True)
+    _, state = read(model, 7)
+    loaded, header = parse(dump(state, model), model)
+    same(loaded, state)
+    assert [x.dtype for x in loaded.tensors()] == [x.dtype for x in state.tensors()]
+    assert header.variant == variant
+
+
+def test_a_new_process_goes_on_bit_for_bit(tiny, same, tmp_path):
+    tiny.save_pretrained(tmp_path)
+    torch.save(torch.randint(23, (1, 30)), tmp_path / "ids")
+    code = """
+model, ids = TitansForCausalLM.from_pretrained(sys.argv[1]).eval(), torch.load(sys.argv[1] + "/ids")
+with torch.no_grad():
+    if sys.argv[2] == "stop":
+        state = model(ids[:, :11]).cache
+        state.save(sys.argv[1] + "/state")
+    else:
+        state = MemoryState.load(sys.argv[1] + "/state", model)
+    torch.save(model(ids[:, 11:], cache=state).logits, sys.argv[1] + "/" + sys.argv[2])
+"""
+    run(code, tmp_path, "stop")
+    run(code, tmp_path, "go on")
+    same(torch.load(tmp_path / "go on"), torch.load(tmp_path / "stop"))
+
+
+def test_the_file_says_what_it_is_and_when_it_began(tiny, read, tmp_path):
+    path = tmp_path / "state"
+    _, state = read(tiny, 7)
+    path.write_bytes(dump(state, tiny, created="2020-01-01T00:00:00+00:00"))
+    state.save(path)
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+        assert "layers.0.0.memory.memory.weights.0" in file.keys()  # noqa: SIM118 - not a mapping
+    assert metadata["fingerprint"] == fingerprint(tiny)
+    assert (metadata["variant"], metadata["tokens"]) == ("mac", "7")
+    assert metadata["created"] == "2020-01-01T00:00:00+00:00" < metadata["updated"]
+    assert json.loads(metadata["integers"])["layers.0.0.offset"] == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
+
+
+# Belonging -----------------------------------------------------------------------------------------------------
+
+
+def test_fingerprints(tiny, other, make_model):
+    config, weights = fingerprint(tiny).split("-")
+    assert fingerprint(tiny) == fingerprint(tiny.model) == fingerprint(make_model("mac", torch.float32))
+    assert fingerprint(other).split("-")[0] == config
+    assert fingerprint(other).split("-")[1] != weights
+    wider = make_model("mac", torch.float32, sliding_window=6)
+    assert fingerprint(wider).split("-")[0] != config
+    assert fingerprint(wider).split("-")[1] == weights
+    changed = copy.deepcopy(tiny)
+    assert fingerprint(changed) == fingerprint(tiny)
+    with torch.no_grad():
+        changed.model.norm.weight[0] += 1
+    assert fingerprint(changed) != fingerprint(tiny)
+
+
+@pytest.mark.parametrize("fields", [{}, {"memory_chunk_size": 4}])
+def test_a_state_of_another_model_is_refused_unless_forced(tiny, other, make_model, read, same, tmp_path, fields):
+    model = make_model("mac", torch.float32, **fields) if fields else other
+    _, state = read(tiny, 7)
+    state.save(tmp_path / "state")
+    reason = "another configuration .memory_chunk_size." if fields else "other weights"
+    with pytest.raises(FingerprintError, match=reason) as caught:
+        MemoryState.load(tmp_path / "state", model)
+    assert fingerprint(tiny) in str(caught.value)
+    assert fingerprint(model) in str(caught.value)
+    forced = MemoryState.load(tmp_path / "state", model, force=True)
+    same(forced.layers, state.layers)
+    forced.save(tmp_path / "state")
+    same(MemoryState.load(tmp_path / "state", model), forced)
+
+
+def test_force_goes_as_far_as_the_shapes_allow(tiny, make_model, read, tmp_path):
+    read(tiny, 7)[1].save(tmp_path / "state")
+    with pytest.raises(StateFileError, match="does not fit this model"):
+        MemoryState.load(tmp_path / "state", make_model("mac", torch.float32, hidden_size=16), force=True)
+    double = make_model("mac")
+    forced = MemoryState.load(tmp_path / "state", double, force=True)
+    assert {x.dtype for x in forced.tensors()} == {x.dtype for x in double.initial_state(1).tensors()}
+
+
+def test_a_state_is_not_saved_for_weights_it_never_saw(tiny, read, tmp_path):
+    model = copy.deepcopy(tiny)
+    _, state = read(model, 3)
+    assert state.origin.model() is model.model
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.train()(torch.ones(1, 5, dtype=torch.long), labels=torch.ones(1, 5, dtype=torch.long)).loss.backward()
+    optimizer.step()
+    model.eval()
+    for stale in (state, read(model, 3, state)[1]):
+        with pytest.raises(TitansError, match="weights have changed"):
+            stale.save(tmp_path / "state")
+    read(model, 3)[1].save(tmp_path / "state")
+    with pytest.raises(TitansError, match="another model"):
+        dump(state, tiny)
+
+
+def test_states_know_their_model_and_carry_nothing_of_it(tiny, read, tmp_path):
+    _, state = read(tiny, 3)
+    assert len(pickle.dumps(state)) < 4 * state.nbytes
+    unpickled = pickle.loads(pickle.dumps(state))
+    assert unpickled.origin is None
+    with pytest.raises(TitansError, match="gone or unknown"):
+        unpickled.save(tmp_path / "state")
+    read(tiny, 3, unpickled)[1].save(tmp_path / "state")
+    copied = copy.deepcopy(tiny)
+    assert copy.deepcopy(state).origin == state.origin != read(copied, 3)[1].origin
+    for part in (state.row(0), state.detach(), MemoryState.cat([state, state]), state.expand(2)):
+        assert part.origin == state.origin
+    _, foreign = read(copied, 3)
+    with pytest.raises(ValueError, match="same model"):
+        MemoryState.cat([state, foreign])
+    with pytest.raises(ValueError, match="same model"):
+        state.where(torch.tensor([True]), foreign)
+
+
+# Damage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(make_model):
+    """A model, a state that it made, and its file."""
+    model = make_model("mac", torch.float32, num_hidden_layers=1)
+    with torch.no_grad():
+        state = model(torch.arange(7).unsqueeze(0)).cache
+    return model, state, dump(state, model)
+
+
+def check(data, model, state, same):
+    """Whatever a file holds, it is refused in one way or is exactly what was saved."""
+    for force in (False, True):
+        try:
+            same(parse(data, model, force=force)[0], state)
+        except (StateFileError, FingerprintError) as error:
+            assert len(str(error)) < 2_000  # noqa: PT017
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_damaged_files(whole, same, data):
+    model, state, content = whole
+    head = 8 + int.from_bytes(content[:8], "little")
+    at = data.draw(st.one_of(st.integers(0, 16), st.integers(0, head), st.integers(0, len(content))))
+    inserted = data.draw(st.binary(max_size=9))
+    removed = data.draw(st.sampled_from((0, len(inserted), 1, 50, len(content))))
+    check(content[:at] + inserted + content[at + removed :], model, state, same)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_flipped_bits_are_always_noticed(whole, data):
+    model, _, content = whole
+    head = 8 + int.from_bytes(content[:8], "little")
+    at = data.draw(st.integers(8 * head, 8 * len(content) - 1))
+    flipped = bytearray(content)
+    flipped[at // 8] ^= 1 << at % 8
+    with pytest.raises(StateFileError, match="checksum"):
+        parse(bytes(flipped), model)
+
+
+HUGE = 2**62
+METADATA = {"format": "titans-memory-state", "version": "1"}
+
+
+@pytest.mark.parametrize("header", [
+    b"", b"{}", b"[" * 100_000, b'{"__metadata__":' * 50_000, b"\xff\xfe", b"null", b'{"__metadata__": 3}',
+    b'{"__metadata__": {"format": "other"}}', b'{"__metadata__": {"format": 1}}',
+    json.dumps({"__metadata__": METADATA}).encode(),
+    json.dumps({"__metadata__": {**METADATA, "version": "2"}}).encode(),
+    json.dumps({"__metadata__": {**METADATA, "config": "[" * 100_000, "created": "", "updated": ""}}).encode(),
+    json.dumps({"x": {"dtype": "F32", "shape": [HUGE, HUGE], "data_offsets": [0, HUGE]}}).encode(),
+], ids=range(13))  # fmt: skip
+@pytest.mark.parametrize("claimed", [0, None, 2**40, 2**64 - 1])
+def test_hostile_headers(whole, header, claimed):
+    size = len(header) if claimed is None else claimed
+    with pytest.raises(StateFileError):
+        parse(size.to_bytes(8, "little") + header, whole[0])
+
+
+def rewritten(content, tensors=None, integers=None, metadata=None):
+    """The file with other tensors, integers or metadata, and a checksum that is right."""
+    old = _metadata(lambda start, end: content[start:end])
+    del old["checksum"]
+    changed = {**safetensors.torch.load(content), **(tensors or {})}
+    kept = {name: x for name, x in changed.items() if x is not None}
+    metadata = {**old, **(metadata or {})}
+    if integers is not None:
+        metadata["integers"] = json.dumps({**json.loads(old["integers"]), **integers})
+    return safetensors.torch.save(kept, {**metadata, "checksum": _checksum(kept, metadata)})
+
+
+WEIGHT = "layers.0.0.memory.memory.weights.0"
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"tensors": {WEIGHT: None}}, "lacks layers.0.0.memory.memory.weights.0"),
+    ({"tensors": {"extra": torch.ones(1)}}, "holds extra"),
+    ({"tensors": {WEIGHT: torch.ones(1, 2, 4, 9)}}, "expected the shape"),
+    ({"tensors": {WEIGHT: torch.ones(2, 2, 4, 8)}}, "different numbers of them"),
+    ({"tensors": {WEIGHT: torch.ones(1, 2, 4, 8).half()}}, "float16"),
+    ({"tensors": {WEIGHT: torch.full((1, 2, 4, 8), torch.nan)}}, "not finite"),
+    ({"tensors": {"empty": torch.ones(0, 3)}}, "different numbers of them"),
+    ({"tensors": {"scalar": torch.tensor(1.0)}}, "different numbers of them"),
+    ({"integers": {"layers.0.0.offset": 4}}, "beyond 0 to 3"),
+    ({"integers": {"layers.0.0.memory.memory.offset": 3}}, "beyond 0 to 2"),
+    ({"integers": {"layers.0.0.memory.memory.offset": -1}}, "beyond"),
+    ({"integers": {"layers.0.0.offset": True}}, "integers"),
+    ({"integers": {"layers.0.0.offset": 1.5}}, "integers"),
+    ({"integers": {WEIGHT + "0": 1}}, "holds layers"),
+    ({"integers": {"tokens": 2**63}}, "beyond"),
+    ({"integers": {"tokens": None}}, "integers"),
+    ({"metadata": {"integers": "[1]"}}, "integers"),
+    ({"metadata": {"integers": "{"}}, "damaged"),
+    ({"metadata": {"integers": "9" * 5_000}}, "damaged"),
+    ({"metadata": {"config": "[]"}}, "header"),
+    ({"metadata": {"created": "yesterday"}}, "header"),
+    ({"metadata": {"tokens": "many"}}, "header"),
+])  # fmt: skip
+def test_lies_with_a_right_checksum(whole, changes, message):
+    model, _, content = whole
+    with pytest.raises(StateFileError, match=message):
+        parse(rewritten(content, **changes), model)
+
+
+def test_windows_hold_no_more_than_fits(make_model, read):
+    model = make_model("swa", torch.float32)
+    content = dump(read(model, 9)[1], model)
+    with pytest.raises(StateFileError, match="counts from 6 to 6, beyond 0 to 5"):
+        parse(rewritten(content, {"layers.0.0.filled": torch.tensor([6])}), model)
+
+
+def test_a_state_that_could_not_be_read_back_is_not_written(tiny, read, tmp_path):
+    _, state = read(tiny, 3)
+    for broken in (state.map(lambda x: x * torch.nan if x.is_floating_point() else x), state.to(torch.float16)):
+        with pytest.raises(StateFileError, match="cannot be saved"):
+            broken.save(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_bytes(b"")])
+def test_what_is_no_file(tiny, tmp_path, make):
+    make(tmp_path / "state")
+    with pytest.raises(StateFileError, match="state"):
+        MemoryState.load(tmp_path / "state", tiny)
+
+
+# Parts that a new state lacks ----------------------------------------------------------------------------------
+
+
+class Extra(State):
+    bound: torch.Tensor
+    count: torch.Tensor
+
+
+class Holder(State):
+    extra: Extra | None
+
+
+def test_an_optional_part_is_built_from_its_declared_type(tiny):
+    holder = Holder(Extra(torch.tensor([torch.inf]), torch.tensor([3])))
+    entries = dict(flatten(holder))
+    assert list(entries) == ["extra.bound", "extra.count"]
+    built = _Builder(entries, tiny.config, False).build(Holder(None), "", Holder)
+    assert (built.extra.bound.item(), built.extra.count.item()) == (torch.inf, 3)
+    for name, wrong in (
+        ("bound", torch.tensor([torch.nan])),
+        ("count", torch.tensor([[3]])),
+        ("count", -torch.ones(1).long()),
+    ):
+        with pytest.raises(StateFileError, match=name):
+            _Builder({**entries, f"extra.{name}": wrong}, tiny.config, False).build(Holder(None), "", Holder)
+    assert _Builder({"x": torch.ones(1)}, tiny.config, False).build(Holder(None), "", Holder).extra is None
+    with pytest.raises(StateFileError, match="holds extra"):
+        unflatten({**dict(flatten(tiny.initial_state(1).detach())), "extra": torch.ones(1)}, tiny.model)
+
+
+# Crashes -------------------------------------------------------------------------------------------------------
+
+
+def test_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, type(tmp_path).replace
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (events.append("folder" if os.path.isdir(f"/dev/fd/{fd}") else "file"), fsync(fd))
+    )
+    monkeypatch.setattr(type(tmp_path), "replace", lambda a, b: (events.append("name"), replace(a, b)))
+    disk.replace(tmp_path / "x", b"1")
+    assert events == ["file", "name", "folder"]
+
+
+def test_killed_while_saving_leaves_the_old_or_the_new_state(whole, tmp_path):
+    model, _, _ = whole
+    model.save_pretrained(tmp_path / "model")
+    code = """
+import os, random, signal, time
+from titans import MemoryStore
+model, path = TitansForCausalLM.from_pretrained(sys.argv[1]).eval(), sys.argv[2]
+with torch.no_grad():
+    state = model(torch.arange(7).unsqueeze(0)).cache
+state.save(path)
+store = MemoryStore(path + "-store", model)
+store.put("t", "s", state, expected=0)
+kills = 0
+while state.tokens < 207:
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            version = store.get("t", "s").version
+            state.tokens += 1
+            state.save(path)
+            store.put("t", "s", state, expected=version)
+    time.sleep(random.uniform(0, 0.1))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    kills += 1
+    saved, stored = MemoryState.load(path, model).tokens, store.get("t", "s").state.tokens
+    assert saved - stored in (0, 1), (saved, stored)
+    state.tokens = stored
+print(kills)
+"""
+    kills = int(run(code, tmp_path / "model", tmp_path / "state"))
+    assert kills > 5
