@@ -1,6 +1,7 @@
 """Gated writing equals the rule read literally, one token at a time; always and never are what they say."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -41,21 +42,25 @@ def write_state(rows, **values):
     return WriteState(**numbers, **dict.fromkeys(COUNTERS, torch.zeros(rows, dtype=torch.int64)))
 
 
+@torch.no_grad()
 def gated(layer, x):
-    """A policy under which about half of x is written, some skipped and some dropped."""
-    never = follow(layer.initial_state(len(x)), write_state(len(x), threshold=math.inf))
-    with torch.no_grad():
-        _, _, surprise = layer(x, never, return_surprise=True)  # writing makes it jump
-    norm = surprise.mean(-1)
-    usual, large = norm.median(), norm.quantile(0.8)
-    values = {
-        "threshold": norm.quantile(0.4),
-        "mean": usual,
-        "deviation": (large - usual) / 1.5,
-        "largest_z": 1.5,
-        "decay": 0.15,
-    }
-    return write_state(len(x), **values, smoothed=usual)
+    """A policy under which each row writes some of x, skips some and drops some.
+
+    Searched for, because writing changes the surprise of all that follows, in these random layers by orders of
+    magnitude.
+    """
+    rows, start = len(x), layer.initial_state(len(x))
+    norms = [layer(x, start, return_surprise=True)[2].mean(-1)]
+    norms.append(layer(x, follow(start, write_state(rows, threshold=math.inf)), return_surprise=True)[2].mean(-1))
+    norm = torch.cat(norms)
+    for low, high in itertools.product((0.3, 0.4, 0.5, 0.6, 0.7), (0.8, 0.9, 0.95, 0.99)):
+        threshold, mean, large = (norm.quantile(q) for q in (low, 0.5, high))
+        values = {"threshold": threshold, "mean": mean, "deviation": (large - mean) / 1.5, "largest_z": 1.5}
+        writing = write_state(rows, **values, decay=0.15, smoothed=threshold)
+        found = layer(x, follow(start, writing))[1].writing
+        if all((getattr(found, name) > 0).all() for name in COUNTERS):
+            return writing
+    raise AssertionError("no policy writes, skips and drops")
 
 
 def follow(state, writing):
@@ -115,7 +120,6 @@ def test_equals_the_literal_rule(layer, literal_memory, close):
     close((y, state.memory), (expected, memory), 1e-10)
     for name, value in values.items():
         assert float(getattr(state.writing, name)) == pytest.approx(value, rel=1e-10), name
-    assert all(getattr(state.writing, name) > 0 for name in COUNTERS), state.writing
     assert sum(getattr(state.writing, name) for name in COUNTERS) == 38
 
 
@@ -140,8 +144,7 @@ def test_splits_rows_and_padding(layer, close, same):
         close(y[row : row + 1, mask[row]], alone, 1e-10)
         close(finite(state.row(row)), finite(final), 1e-10)
     assert not y[~mask].any()
-    assert (state.writing.skipped[:2] > 0).all()
-    assert state.writing.dropped[:2].sum() > 0
+    assert sum(getattr(state.writing, name)[:2] for name in COUNTERS).tolist() == mask[:2].sum(1).tolist()
     assert not state.writing.dropped[2:].any()
     assert torch.equal(state.writing.written[2], mask[2].sum())
     assert torch.equal(state.writing.skipped[3], mask[3].sum())

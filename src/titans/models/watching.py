@@ -44,6 +44,7 @@ class Trace:
     """
 
     def __init__(self, layers: int) -> None:
+        self.layers = layers
         self._seen: list[list[tuple[LayerTrace, Tensor | None]]] = [[] for _ in range(layers)]
 
     def layer(self, index: int, row: int) -> LayerTrace:
@@ -73,9 +74,9 @@ class Trace:
             One entry per token, in reading order, padding and persistent tokens left out; empty for a model without
             memory layers.
         """
-        layers = [self.layer(index, row) for index in range(len(self._seen))]
-        if not layers:
+        if not self.layers:
             return []
+        layers = [self.layer(index, row) for index in range(self.layers)]
         means = [torch.stack([part.double() for part in parts]).mean(0) for parts in zip(*layers, strict=True)]
         return [TokenTrace(*values) for values in torch.stack(means, 1).tolist()]
 
