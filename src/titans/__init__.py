@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from titans.models.configuration import TitansConfig
     from titans.models.memory_state import MemoryState
     from titans.models.modeling import TitansForCausalLM, TitansModel
+    from titans.models.watching import watch
+    from titans.models.write_policy import WritePolicy
     from titans.ops import associative_memory, initial_state
     from titans.persistence.store import MemoryStore
 
@@ -24,8 +26,10 @@ __all__ = [
     "TitansError",
     "TitansForCausalLM",
     "TitansModel",
+    "WritePolicy",
     "associative_memory",
     "initial_state",
+    "watch",
 ]
 
 _HOME = {
@@ -36,8 +40,10 @@ _HOME = {
     "TitansError": "titans.errors",
     "TitansForCausalLM": "titans.models.modeling",
     "TitansModel": "titans.models.modeling",
+    "WritePolicy": "titans.models.write_policy",
     "associative_memory": "titans.ops",
     "initial_state": "titans.ops",
+    "watch": "titans.models.watching",
 }
 
 

@@ -7,7 +7,38 @@ from torch import Tensor
 from titans.ops import AssociativeMemoryState
 from titans.ops.state import State
 
-__all__ = ["AttentionState", "MemoryAsContextState", "MemoryAsGateState", "NeuralMemoryState", "State"]
+__all__ = ["AttentionState", "MemoryAsContextState", "MemoryAsGateState", "NeuralMemoryState", "State", "WriteState"]
+
+
+class WriteState(State):
+    """Which tokens a memory layer writes, and how it has gone so far (semantics, section 6); all `[B]`, row by row.
+
+    Args:
+        threshold: a token is written where the smoothed surprise is above it; -inf writes every token and +inf none,
+            and then nothing is measured.
+        mean: of the gradient norm, over the text that the policy was made on.
+        deviation: its standard deviation.
+        largest_z: a token whose gradient norm lies more deviations than this above the mean is dropped.
+        smoothing: beta, how much of the smoothed surprise and of the activity stays from token to token.
+        decay: lambda, what a written token forgets per unit of activity.
+        smoothed: the smoothed surprise `s_t`.
+        activity: how much has been written of late, `a_t`.
+        written: tokens written so far, int64.
+        skipped: tokens left out because they did not surprise, int64.
+        dropped: tokens left out as outliers, int64.
+    """
+
+    threshold: Tensor
+    mean: Tensor
+    deviation: Tensor
+    largest_z: Tensor
+    smoothing: Tensor
+    decay: Tensor
+    smoothed: Tensor
+    activity: Tensor
+    written: Tensor
+    skipped: Tensor
+    dropped: Tensor
 
 
 class NeuralMemoryState(State):
@@ -17,11 +48,13 @@ class NeuralMemoryState(State):
         memory: the associative memory.
         tail: last inputs of the short convolutions, of queries, keys and values, `[B, 3, 3 D]`; None without.
         gates: gates of the current chunk `[B, G]`, where a chunk shares them; None otherwise.
+        writing: which tokens are written; None: every one.
     """
 
     memory: AssociativeMemoryState
     tail: Tensor | None
     gates: Tensor | None
+    writing: WriteState | None = None
 
 
 class AttentionState(State):

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from titans.models.write_policy import WriteCounts, WritePolicy
+
+Write = Annotated[
+    str,
+    typer.Option(
+        "--write",
+        metavar="always|gated|never",
+        help="What the memory takes in: every token, what surprises (after titans calibrate), or nothing.",
+    ),
+]
 
 
 def silence_loading() -> None:
@@ -36,3 +53,32 @@ def load_for_inference(name: str) -> tuple[Any, Any]:
     check_vocabulary(tokenizer, model.config.vocab_size)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return model.to(device or torch.device("cpu")), tokenizer
+
+
+def load_write_policy(name: str, write: str) -> WritePolicy:
+    """Make the policy that `--write` asks for.
+
+    Args:
+        name: a model folder or a hub id.
+        write: "always", "gated" or "never".
+
+    Returns:
+        The policy; the model folder's where it is gated.
+
+    Raises:
+        TitansError: there is no such choice, or the folder holds no policy or a damaged one.
+    """
+    from titans.models.write_policy import WritePolicy
+
+    if write != "gated":
+        return WritePolicy(write)
+    policy = WritePolicy.load(Path(name))
+    if policy is None:
+        raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
+    return policy
+
+
+def shares(counts: WriteCounts) -> str:
+    """Say in words which share of the tokens was written, skipped and dropped."""
+    of = {"written": counts.written, "skipped": counts.skipped, "dropped": counts.dropped}
+    return ", ".join(f"{what} {count / counts.total:.1%}" for what, count in of.items())

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._loading import Write, load_for_inference, load_write_policy, shares
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -26,6 +28,7 @@ def perplexity(
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, folders, globs or hub ids.")],
     text_field: Annotated[str, typer.Option(help="The jsonl key or column with the text.")] = "text",
     piece_length: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 2048,
+    write: Write = "always",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write perplexity.json and a plot by position here.")
     ] = None,
@@ -43,7 +46,7 @@ def perplexity(
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
-    from titans.cli._loading import load_for_inference
+    policy = load_write_policy(model, write)
     from titans.evaluation import perplexity as measure
 
     language_model, tokenizer = load_for_inference(model)
@@ -54,6 +57,7 @@ def perplexity(
             tokenizer,
             documents(data, text_field=text_field),
             piece_length=piece_length,
+            policy=policy,
             progress=lambda count: progress.update(task, advance=count),
         )
     _print(result)
@@ -90,3 +94,5 @@ def _print(result: PerplexityResult) -> None:
     typer.echo(f"loss           {result.loss:.4f} nats/token")
     typer.echo(f"perplexity     {result.perplexity:.4f}")
     typer.echo(f"bits per byte  {result.bits_per_byte:.4f}")
+    if result.writing is not None and result.writing.layers:
+        typer.echo(f"memory         {shares(result.writing)}")

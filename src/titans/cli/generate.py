@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from titans.cli._loading import Write, load_for_inference, load_write_policy
 from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from titans.models.write_policy import WritePolicy
 
 _PIECE_LENGTH = 2048
 _LARGEST_SEED = (1 << 63) - 1
@@ -28,6 +32,7 @@ def generate(
     seed: Annotated[
         int | None, typer.Option(min=0, max=_LARGEST_SEED, help="Makes sampling repeatable.", show_default=False)
     ] = None,
+    write: Write = "always",
 ) -> None:
     """Go on from a prompt, printing the text as it comes.
 
@@ -37,8 +42,7 @@ def generate(
     """
     if (prompt is None) == (file is None):
         raise TitansError("give the text to go on from either as --prompt or as --file")
-    from titans.cli._loading import load_for_inference
-
+    policy = load_write_policy(model, write)
     language_model, tokenizer = load_for_inference(model)
     for text in continue_text(
         language_model,
@@ -48,6 +52,7 @@ def generate(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
+        policy=policy,
     ):
         print(text, end="", flush=True)
     print()
@@ -62,6 +67,7 @@ def continue_text(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int | None = None,
+    policy: WritePolicy | None = None,
 ) -> Iterator[str]:
     """Generate text after a prompt that may be longer than memory.
 
@@ -73,13 +79,14 @@ def continue_text(
         temperature: of the softmax; 0 takes the likeliest token.
         top_p: sample from the likeliest tokens of this total probability.
         seed: of the sampling. Default: a random one.
+        policy: which tokens the memories write. Default: all.
 
     Yields:
         Whole characters, as soon as they are known.
 
     Raises:
         TitansError: the prompt is empty and the tokenizer has no bos token, a sampling option is out of its
-            range, or the model fails, as with weights that hold NaN.
+            range, the policy is for another model, or the model fails, as with weights that hold NaN.
     """
     import torch
 
@@ -98,12 +105,13 @@ def continue_text(
         generator.manual_seed(seed)
     with torch.inference_mode():
         outputs: Any = None
+        state = None if policy is None else policy.start(model.initial_state(1))
         context: list[int] = []
         for piece in encode_pieces(tokenizer, prompt, _PIECE_LENGTH):
-            state = None if outputs is None else outputs.cache
             ids = torch.tensor([piece], device=model.device)
             with refused_as("the model cannot read the prompt"):
                 outputs = model(ids, cache=state, use_cache=True, logits_to_keep=1)
+            state = outputs.cache
             context = piece
         if outputs is None:
             raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")

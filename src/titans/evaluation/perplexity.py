@@ -17,6 +17,8 @@ from titans.errors import TitansError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from titans.models.write_policy import WriteCounts, WritePolicy
+
 
 @dataclasses.dataclass(frozen=True)
 class PositionBucket:
@@ -47,6 +49,7 @@ class PerplexityResult:
         perplexity: e to the loss.
         bits_per_byte: total loss in bits over `bytes`; comparable between tokenizers.
         positions: the loss by the position in the document.
+        writing: what the memories took in under a policy; None without one.
     """
 
     documents: int
@@ -56,6 +59,7 @@ class PerplexityResult:
     perplexity: float
     bits_per_byte: float
     positions: tuple[PositionBucket, ...]
+    writing: WriteCounts | None = None
 
     def save(self, folder: Path) -> None:
         """Write `perplexity.json` and the plot `perplexity.png`.
@@ -74,6 +78,7 @@ def perplexity(
     documents: Iterable[Document],
     *,
     piece_length: int = 2048,
+    policy: WritePolicy | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PerplexityResult:
     """Stream documents through a model, the memory fresh at each document and carried within it.
@@ -87,16 +92,19 @@ def perplexity(
         tokenizer: its tokenizer.
         documents: what to predict.
         piece_length: tokens of one forward pass; changes speed and memory, not the result. Default 2048.
+        policy: which tokens the memories write. Default: all, uncounted.
         progress: called with the number of tokens predicted since the last call. Default: nothing.
 
     Returns:
         Loss, perplexity, bits per byte and the loss by position.
 
     Raises:
-        TitansError: nothing to predict, the tokenizer is larger than the model's vocabulary, or the model fails,
-            as with weights that hold NaN.
+        TitansError: nothing to predict, the tokenizer is larger than the model's vocabulary, the policy is for
+            another model, or the model fails, as with weights that hold NaN.
     """
     import torch
+
+    from titans.models.write_policy import write_counts
 
     check_vocabulary(tokenizer, model.config.vocab_size)
     was_training = model.training
@@ -107,28 +115,34 @@ def perplexity(
             for document in documents:
                 sums.documents += 1
                 sums.bytes -= _unpredicted_bytes(tokenizer, document)
-                for first, losses in _losses(model, tokenizer, _counted(document, sums), piece_length):
+                state = None if policy is None else policy.start(model.initial_state(1))
+                for first, losses, reached in _losses(model, tokenizer, _counted(document, sums), piece_length, state):
                     sums.add(first, losses)
+                    state = reached
                     if progress is not None:
                         progress(len(losses))
+                if policy is not None:
+                    sums.writing += write_counts(state)
     finally:
         model.train(was_training)
     return sums.result()
 
 
-def _losses(model: Any, tokenizer: Any, blocks: Iterable[str], piece_length: int) -> Iterator[tuple[int, list[float]]]:
-    """Yield, piece by piece, the number of tokens before the first target, and the loss of each target."""
+def _losses(
+    model: Any, tokenizer: Any, blocks: Iterable[str], piece_length: int, state: Any
+) -> Iterator[tuple[int, list[float], Any]]:
+    """Yield, piece by piece, the number of tokens before the first target, the loss of each target, and the state."""
     import torch
     import torch.nn.functional as F
 
-    state, position = None, 0
+    position = 0
     # the last target of a piece is the first input of the next
     for piece in encode_pieces(tokenizer, blocks, piece_length + 1, overlap=1):
         ids = torch.tensor(piece, device=model.device)
         with refused_as("the model cannot read the text"):
             outputs = model(ids[None, :-1], cache=state, use_cache=True)
         state = outputs.cache
-        yield position + 1, F.cross_entropy(outputs.logits[0].float(), ids[1:], reduction="none").tolist()
+        yield position + 1, F.cross_entropy(outputs.logits[0].float(), ids[1:], reduction="none").tolist(), state
         position += len(piece) - 1
 
 
@@ -152,6 +166,7 @@ class _Sums:
     def __init__(self) -> None:
         self.documents = 0
         self.bytes = 0
+        self.writing: list[WriteCounts] = []  # of each document
         self.losses: list[float] = []
         self.counts: list[int] = []
 
@@ -168,6 +183,8 @@ class _Sums:
             start = stop
 
     def result(self) -> PerplexityResult:
+        from titans.models.write_policy import WriteCounts
+
         tokens, total = sum(self.counts), sum(self.losses)
         if not tokens:
             raise TitansError("the data is empty: there is no token to predict")
@@ -187,6 +204,7 @@ class _Sums:
                 for i, (nats, count) in enumerate(buckets)
                 if count
             ),
+            writing=WriteCounts.sum(self.writing) if self.writing else None,
         )
 
 

@@ -34,12 +34,8 @@ class MemoryAsGate(Mixer):
 
     def initial_state(self, batch_size: int) -> MemoryAsGateState:
         """Return the state in which `batch_size` streams start: the memory has read the persistent tokens."""
-        state = self.empty_state(1)
-        persistent = self.attention_branch.attention.persistent
-        if persistent is not None:
-            _, memory = self.memory.mix(persistent.unsqueeze(0), state.memory, None)
-            state = MemoryAsGateState(state.attention, memory)
-        return state.expand(batch_size)
+        memory = self.memory.after(self.attention_branch.attention.persistent)
+        return MemoryAsGateState(self.attention_branch.empty_state(1), memory).expand(batch_size)
 
     def mix(self, x: Tensor, state: MemoryAsGateState, lengths: Tensor | None) -> tuple[Tensor, MemoryAsGateState]:
         """Run both branches and gate; see `Mixer.mix`."""

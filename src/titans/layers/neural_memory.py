@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from titans.layers.mixer import Mixer, bounded, last, valid
 from titans.layers.projection import ConvolvedProjection
-from titans.ops import associative_memory, initial_state
+from titans.layers.writing import Observer, Written, write
+from titans.ops import initial_state
 from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
 from titans.state import NeuralMemoryState
 
@@ -119,6 +120,7 @@ class NeuralMemory(Mixer):
         self.output_gate = nn.Linear(dim, dim, bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
+        self.observer: Observer | None = None  # told what became of the tokens; see `titans.watch`
         self.reset_parameters()
 
     @property
@@ -148,10 +150,15 @@ class NeuralMemory(Mixer):
         Args:
             batch_size: streams B, one in each row.
         """
+        return self.after(self.persistent).expand(batch_size)
+
+    def after(self, persistent: Tensor | None) -> NeuralMemoryState:
+        """Return the state, of one row, of a memory that has read persistent tokens `[n, dim]` or None.
+
+        They belong to the model and not to a stream: no observer sees them.
+        """
         state = self.empty_state(1)
-        if self.persistent is not None:
-            _, state = self.mix(self.persistent.unsqueeze(0), state, None)
-        return state.expand(batch_size)
+        return state if persistent is None else self._write(persistent.unsqueeze(0), state, None, measure=False)[1]
 
     @overload
     def forward(
@@ -188,7 +195,7 @@ class NeuralMemory(Mixer):
             ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
         """
         if return_surprise:
-            (y, surprise), state = self._run(self._write, x, state, mask)
+            (y, surprise), state = self._run(self._measure, x, state, mask)
             return y, state, surprise
         return super().forward(x, state, mask)
 
@@ -213,7 +220,9 @@ class NeuralMemory(Mixer):
 
     def mix(self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, NeuralMemoryState]:
         """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
-        (y,), state = self._write(x, state, lengths, return_surprise=False)
+        y, state, written = self._write(x, state, lengths, measure=self.observer is not None)
+        if self.observer is not None:
+            self.observer(written, lengths)
         return y, state
 
     def recall(self, q: Tensor, weights: list[Tensor]) -> Tensor:
@@ -231,27 +240,22 @@ class NeuralMemory(Mixer):
             y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))
         return y.to(q.dtype)
 
-    def _write(
-        self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, return_surprise: bool = True
+    def _measure(
+        self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[list[Tensor], NeuralMemoryState]:
+        y, state, written = self._write(x, state, lengths, measure=True)
+        assert written.surprise is not None  # measured
+        return [y, written.surprise.mT], state
+
+    def _write(
+        self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool
+    ) -> tuple[Tensor, NeuralMemoryState, Written]:
         (q, k, v), tail = self.projection(x, state.tail, lengths)
         theta, alpha, eta, gates = self._gates(x, state, lengths)
-        y, memory, *surprise = associative_memory(
-            F.normalize(q, dim=-1),
-            F.normalize(k, dim=-1),
-            _clip_rms(v, MAX_VALUE_RMS),
-            theta,
-            alpha,
-            eta,
-            state.memory,
-            **self.options,
-            **self.network_options,
-            norm_weight=self.memory_norm,
-            mask=valid(x, lengths),
-            return_surprise=return_surprise,
-        )
-        outputs = [self._read_out(y, x), *(s.mT for s in surprise)]
-        return outputs, NeuralMemoryState(memory, tail, gates)
+        inputs = (F.normalize(q, dim=-1), F.normalize(k, dim=-1), _clip_rms(v, MAX_VALUE_RMS), theta, alpha, eta)
+        options = {**self.options, **self.network_options, "norm_weight": self.memory_norm}
+        written = write(inputs, state, valid(x, lengths), measure, options)
+        return self._read_out(written.y, x), NeuralMemoryState(written.memory, tail, gates, written.writing), written
 
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None

@@ -1,0 +1,98 @@
+"""`titans calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from titans.cli._loading import load_for_inference
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from titans.evaluation.calibration import Calibration
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder; the policy is written into it.")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, folders, globs or hub ids.")],
+    text_field: Annotated[str, typer.Option(help="The jsonl key or column with the text.")] = "text",
+    percentile: Annotated[
+        float, typer.Option(min=1.0, max=99.0, help="Of the smoothed surprise: what lies above is written.")
+    ] = 70.0,
+    tokens: Annotated[int, typer.Option(min=256, help="Read twice so many tokens of the data.")] = 16_384,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write calibration.json and a picture of the surprise here.")
+    ] = None,
+) -> None:
+    """Find out what surprises a model, so that its memory can write that only.
+
+    Half of the tokens set the thresholds of each memory layer, the other half how fast it forgets. The policy goes
+    into MODEL/write_policy.json, where --write gated finds it. Use text like that which the model will read.
+
+    [bold]Example:[/] titans calibrate runs/tiny-cpu "books/**/*.txt"
+    """
+    from titans.data.corpora import documents, local_files
+
+    if not model.is_dir():
+        raise TitansError(f'there is no model folder "{model}": the policy is written into it, so a hub id will not do')
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    for source in data:
+        local_files(source)  # a misspelt path is known before the model is loaded
+    from titans.evaluation.calibration import calibrate as measure
+
+    language_model, tokenizer = load_for_inference(str(model))
+    with _progress() as progress:
+        task = progress.add_task("", total=1.0)
+        found = measure(
+            language_model,
+            tokenizer,
+            documents(data, text_field=text_field),
+            percentile=percentile,
+            tokens=tokens,
+            progress=lambda done, doing: progress.update(task, completed=done, description=doing),
+        )
+    _print(found)
+    typer.echo(f"written: {found.policy.save(model)}")
+    if out is not None:
+        found.save(out)
+        typer.echo(f"written: {out / 'calibration.json'}, {out / 'surprise.png'}")
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _print(found: Calibration) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("write", "perplexity", "speed", "written", "skipped", "dropped")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    always = found.readings[0]
+    for reading in found.readings:
+        table.add_row(
+            reading.name,
+            f"{reading.perplexity:.4f}",
+            f"{reading.tokens_per_second / always.tokens_per_second:.2f} x",
+            *(f"{share:.1%}" for share in (reading.written, reading.skipped, reading.dropped)),
+        )
+    Console().print(table)
+    rounds = ", ".join(f"{share:.1%}" for share in found.rounds)
+    typer.echo(f"thresholds     {', '.join(f'{x:.4g}' for x in found.policy.threshold)} (written by round: {rounds})")
+    typer.echo(f"decay          {found.policy.decay:.0e}")

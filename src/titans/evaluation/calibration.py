@@ -1,0 +1,297 @@
+"""Calibration of gated writing: thresholds from the surprise that a model's memories meet, decay by perplexity."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from titans.data.corpora import Document
+from titans.data.reasons import refused_as
+from titans.data.tokenizers import check_vocabulary, encode_pieces
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+    from titans.models.write_policy import WritePolicy
+
+DECAYS = (1e-5, 3e-5, 5e-5)
+ROUNDS = 4
+TOLERANCE = 0.03  # how far the written share may lie from the one that the percentile asks for
+PIECE_LENGTH = 2048
+LEAST_TOKENS = 256  # a percentile of fewer would say nothing
+Progress = Callable[[float, str], None]  # the share of the work done, and what comes next
+Surprise = list[list[np.ndarray]]  # gradient norms of each memory layer and document
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a model read the second part of the data under one policy.
+
+    Args:
+        name: what the policy is called.
+        perplexity: e to the mean loss.
+        tokens_per_second: speed.
+        written: share of the tokens, over memory layers, that were written.
+        skipped: share that did not surprise.
+        dropped: share of outliers.
+    """
+
+    name: str
+    perplexity: float
+    tokens_per_second: float
+    written: float
+    skipped: float
+    dropped: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What `calibrate` found.
+
+    Args:
+        policy: the policy with the lowest perplexity.
+        tokens: tokens of each of the two parts of the data.
+        rounds: share of the first part that was written, in each round of thresholds.
+        readings: the second part under "always", "never", and gated with each decay.
+        surprise: smoothed surprise of each memory layer's tokens, under the thresholds of the policy.
+    """
+
+    policy: WritePolicy
+    tokens: tuple[int, int]
+    rounds: tuple[float, ...]
+    readings: tuple[Reading, ...]
+    surprise: tuple[np.ndarray, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write `calibration.json` and the picture `surprise.png`.
+
+        Args:
+            folder: made if it does not exist.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        report = {
+            "policy": dataclasses.asdict(self.policy),
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "readings": [dataclasses.asdict(reading) for reading in self.readings],
+        }
+        (folder / "calibration.json").write_text(json.dumps(report, indent=2) + "\n")
+        _plot(self, folder / "surprise.png")
+
+
+def calibrate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Iterable[Document],
+    *,
+    percentile: float = 70.0,
+    tokens: int = 16_384,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Find the policy under which a model writes only what surprises it (semantics, section 6).
+
+    On a first part of the data, each memory layer's gradient norms give mean and deviation, and the percentile of the
+    smoothed surprise is its threshold. Since writing less changes what surprises, the thresholds are measured again
+    under themselves, until the share written is as the percentile asks for (± 3 points) or 4 rounds are over; the
+    closest round counts. On a second part the decay of the lowest perplexity is chosen.
+
+    Args:
+        model: a causal language model of this package with memory layers; used in evaluation mode.
+        tokenizer: its tokenizer.
+        documents: text like that which the model will read.
+        percentile: of the smoothed surprise, between 0 and 100. Default 70: about 30 % is written.
+        tokens: of each of the two parts. Default 16,384.
+        progress: told of the work done. Default: nothing.
+
+    Returns:
+        The policy, and the measurements behind it.
+
+    Raises:
+        TitansError: the model has no memory layer, the data is too small, or the tokenizer does not fit.
+    """
+    import torch
+
+    from titans.models.write_policy import WritePolicy, write_counts
+
+    check_vocabulary(tokenizer, model.config.vocab_size)
+    layers = write_counts(model.initial_state(1))[0].layers
+    if not layers:
+        raise TitansError(f"a model of variant {model.config.variant} has no memory layer: there is nothing to gate")
+    first, second = _halves(tokenizer, documents, tokens)
+    sizes = (sum(map(len, first)), sum(map(len, second)))
+    tell = _Telling(progress, (1 + ROUNDS) * sizes[0] + (2 + len(DECAYS)) * sizes[1])
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), refused_as("the model cannot read the text"):
+            policy, rounds, surprise = _thresholds(model, first, percentile, tell)
+            gated = [dataclasses.replace(policy, decay=decay) for decay in DECAYS]
+            names = ["always", "never", *(f"gated, decay {decay:.0e}" for decay in DECAYS)]
+            policies = [WritePolicy("always"), WritePolicy("never"), *gated]
+            readings = [_read(model, second, p, name, tell) for p, name in zip(policies, names, strict=True)]
+    finally:
+        model.train(was_training)
+    best = min(range(len(DECAYS)), key=lambda i: readings[2 + i].perplexity)
+    smoothed = tuple(np.concatenate(x) for x in _smoothed(policy, surprise))
+    return Calibration(gated[best], sizes, rounds, tuple(readings), smoothed)
+
+
+def _halves(tokenizer: Any, documents: Iterable[Document], tokens: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Read at most twice so many tokens and cut them in the middle: the documents of both parts, `[n]` each."""
+    import torch
+
+    texts, room = [], 2 * tokens
+    for document in documents:
+        texts.append(torch.tensor(next(encode_pieces(tokenizer, document.blocks(), room), []), dtype=torch.int64))
+        room -= len(texts[-1])
+        if room <= 0:
+            break
+    total = sum(map(len, texts))
+    if total < 2 * LEAST_TOKENS:
+        raise TitansError(f"the data holds {total:,} tokens: calibration needs at least {2 * LEAST_TOKENS:,}")
+    parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+    left = total // 2
+    for text in texts:
+        parts[0].append(text[: max(left, 0)])
+        parts[1].append(text[max(left, 0) :])
+        left -= len(text)
+    return tuple([text for text in part if len(text) > 1] for part in parts)  # type: ignore[return-value]
+
+
+def _thresholds(
+    model: Any, texts: list[Tensor], percentile: float, tell: _Telling
+) -> tuple[WritePolicy, tuple[float, ...], Surprise]:
+    """Measure thresholds, and again under themselves; also the written share of each round, and the last's surprise."""
+    from titans.models.write_policy import WritePolicy
+
+    target, shares = 1 - percentile / 100, []
+    surprise, _ = _watched(model, texts, WritePolicy("always"), tell("surprise where everything is written"))
+    found = []
+    for i in range(ROUNDS):
+        policy = _policy(surprise, percentile)
+        surprise, share = _watched(model, texts, policy, tell(f"thresholds, round {i + 1} of at most {ROUNDS}"))
+        shares.append(share)
+        found.append((policy, surprise))
+        if abs(share - target) <= TOLERANCE:
+            break
+    best = min(range(len(found)), key=lambda i: abs(shares[i] - target))
+    return found[best][0], tuple(shares), found[best][1]
+
+
+def _policy(surprise: Surprise, percentile: float) -> WritePolicy:
+    """Make the policy that gradient norms ask for."""
+    from titans.models.write_policy import WritePolicy
+
+    norms = [np.concatenate(documents) for documents in surprise]
+    mean, deviation = tuple(float(x.mean()) for x in norms), tuple(float(x.std()) for x in norms)
+    policy = WritePolicy("gated", mean, mean, deviation, decay=DECAYS[0])
+    smoothed = _smoothed(policy, surprise)
+    return dataclasses.replace(
+        policy, threshold=tuple(float(np.percentile(np.concatenate(x), percentile)) for x in smoothed)
+    )
+
+
+def _smoothed(policy: WritePolicy, surprise: Surprise) -> Surprise:
+    """Smooth the surprise of each document as the policy does, dropped tokens left out."""
+    found: Surprise = []
+    for documents, mean, deviation in zip(surprise, policy.mean, policy.deviation, strict=True):
+        layer = []
+        for norms in documents:
+            s, values = mean, []
+            for g in norms[norms - mean <= policy.largest_z * deviation].tolist():
+                s = policy.smoothing * s + (1 - policy.smoothing) * g
+                values.append(s)
+            layer.append(np.array(values))
+        found.append(layer)
+    return found
+
+
+def _watched(
+    model: Any, texts: list[Tensor], policy: WritePolicy, tell: Callable[[int], None]
+) -> tuple[Surprise, float]:
+    """Gradient norms of every layer and text under a policy, and the share that was written."""
+    from titans.models.watching import watch
+
+    traces = []
+    for ids in texts:
+        with watch(model) as trace:
+            for _, piece, _ in _pieces(model, ids, policy):
+                tell(len(piece))
+        traces.append([trace.layer(i, 0) for i in range(trace.layers)])
+    written = [layer.written.double().mean().item() * len(layer.written) for layers in traces for layer in layers]
+    read = [len(layer.written) for layers in traces for layer in layers]
+    norms = [[layer.surprise.double().numpy() for layer in of_layer] for of_layer in zip(*traces, strict=True)]
+    return norms, sum(written) / sum(read)
+
+
+def _read(model: Any, texts: list[Tensor], policy: WritePolicy, name: str, tell: _Telling) -> Reading:
+    """Predict texts under a policy."""
+    import torch.nn.functional as F
+
+    from titans.models.write_policy import WriteCounts, write_counts
+
+    advance, losses, counts, predicted, start = tell(name), 0.0, [], 0, time.perf_counter()
+    for ids in texts:
+        state: Any = None
+        for logits, piece, state in _pieces(model, ids, policy):  # noqa: B007
+            targets = piece[1 : len(logits) + 1]
+            losses += float(F.cross_entropy(logits[: len(targets)].float(), targets, reduction="sum"))
+            predicted += len(targets)
+            advance(len(logits))
+        counts.append(write_counts(state)[0])
+    seconds, total = time.perf_counter() - start, WriteCounts.sum(counts)
+    loss = losses / predicted
+    if not math.isfinite(loss):
+        raise TitansError(f"the loss is {loss}: the model's weights are damaged, or its training diverged")
+    shares = (x / total.total for x in (total.written, total.skipped, total.dropped))
+    return Reading(name, math.exp(min(loss, 700)), total.total / total.layers / seconds, *shares)
+
+
+def _pieces(model: Any, ids: Tensor, policy: WritePolicy) -> Iterable[tuple[Tensor, Tensor, Any]]:
+    """Stream a text: logits of each piece, the piece with the token after it, and the state."""
+    state = policy.start(model.initial_state(1))
+    for first in range(0, len(ids), PIECE_LENGTH):
+        piece = ids[first : first + PIECE_LENGTH + 1].to(model.device)
+        output = model(piece[None, :PIECE_LENGTH], cache=state, use_cache=True)
+        state = output.cache
+        yield output.logits[0], piece, state
+
+
+class _Telling:
+    """Tells how far the work is."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def __call__(self, doing: str) -> Callable[[int], None]:
+        def advance(tokens: int) -> None:
+            self.done += tokens
+            if self.progress is not None:
+                self.progress(min(self.done / self.total, 1.0), doing)
+
+        advance(0)
+        return advance
+
+
+def _plot(found: Calibration, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 2.2 * len(found.surprise)), layout="constrained")
+    all_axes = figure.subplots(len(found.surprise), squeeze=False)[:, 0]
+    for i, (axes, surprise, threshold) in enumerate(zip(all_axes, found.surprise, found.policy.threshold, strict=True)):
+        axes.hist(surprise, bins=80, color="tab:blue", alpha=0.7)
+        axes.axvline(threshold, color="tab:red", label=f"threshold {threshold:.3g}")
+        axes.set_ylabel("tokens")
+        axes.set_title(f"memory layer {i}", fontsize="medium")
+        axes.legend()
+    all_axes[-1].set_xlabel("smoothed surprise: right of the threshold a token is written")
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,146 @@
+"""Writing only what surprises: which tokens of a stream a memory takes in (semantics, section 6)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from titans.ops import AssociativeMemoryState, associative_memory
+from titans.ops.associative_memory.gated import Decision, gated, passed_by
+from titans.ops.associative_memory.network import Network, Options
+from titans.ops.associative_memory.recurrence import segment_product
+from titans.state import NeuralMemoryState, WriteState
+
+
+class Written(NamedTuple):
+    """What became of the tokens of one call; anything for padding.
+
+    Args:
+        y: what was read, `[B, H, N, d]`.
+        memory: the memory after the last token.
+        writing: the running quantities after it; None where there is no policy.
+        surprise: gradient norms `[B, H, N]`; None where they were not asked for.
+        written: `[B, N]`, bool; None where all tokens met the same fate.
+        dropped: `[B, N]`, bool; None likewise.
+    """
+
+    y: Tensor
+    memory: AssociativeMemoryState
+    writing: WriteState | None
+    surprise: Tensor | None
+    written: Tensor | None = None
+    dropped: Tensor | None = None
+
+
+Observer = Callable[[Written, Tensor | None], None]  # also given the lengths [B] of the rows, None where all count
+
+
+def write(
+    inputs: tuple[Tensor, ...], state: NeuralMemoryState, mask: Tensor | None, measure: bool, options: dict[str, Any]
+) -> Written:
+    """Write what the state's policy lets in and read every token at the memory as of that token.
+
+    Args:
+        inputs: q, k, v, theta, alpha and eta, as of `titans.ops.associative_memory`.
+        state: the layer's state before the tokens.
+        mask: `[B, N]`, bool, False for padding; None for none.
+        measure: return the gradient norms.
+        options: of `titans.ops.associative_memory`: those of the memory network, `rule`, `chunk_size`, `limit_steps`.
+
+    Returns:
+        Reads, the memory, and what became of the tokens.
+    """
+    (q, k, v, theta, alpha, eta), memory, writing = inputs, state.memory, state.writing
+    if writing is None or _everywhere(writing, -math.inf):
+        y, memory, *surprise = associative_memory(
+            q, k, v, theta, alpha, eta, memory, mask=mask, return_surprise=measure, **options
+        )
+        after = None if writing is None else alike(writing, _count(q, mask), written=True)
+        return Written(y, memory, after, surprise[0] if measure else None)
+    dtype = memory.weights[0].dtype
+    q, k, v, theta, alpha, eta = (x.to(dtype) for x in inputs)
+    norm = None if options["norm_weight"] is None else options["norm_weight"].unsqueeze(1).to(dtype)
+    network = Network(options["activation"], options["residual"], norm)
+    rule, chunk_size = options["rule"], options["chunk_size"]
+    with torch.autocast(q.device.type, enabled=False):
+        if not measure and _everywhere(writing, math.inf):
+            y, memory = passed_by(network, rule, chunk_size, q, mask, memory)
+            return Written(y.to(inputs[0].dtype), memory, alike(writing, _count(q, mask), written=False), None)
+        choices = Options(network, rule, chunk_size, True, options["limit_steps"])
+        found = gated(choices, q, k, v, theta, alpha, eta, mask, memory, decide, writing)
+    y = found.y.to(inputs[0].dtype)
+    return Written(y, found.memory, found.carry, found.surprise, found.written, found.dropped)
+
+
+def decide(state: WriteState, norm: Tensor, mask: Tensor | None) -> tuple[WriteState, Decision]:
+    """Decide on consecutive tokens by their gradient norms `g`, with the state's beta, lambda and threshold tau.
+
+        dropped   (g_t - mean) / deviation > largest_z
+        written   not dropped, and s_t > tau
+        s_t = beta s_{t-1} + (1 - beta) g_t       smoothed surprise, past dropped tokens as if they were not there
+        a_t = beta a_{t-1} + [t is written]       activity
+        kept = 1 - lambda a_t                     share of the weights that a written token keeps
+
+    Args:
+        state: before the tokens.
+        norm: `g`, `[B, b]`.
+        mask: `[B, b]`, bool, False where there is no token; None where all are tokens.
+
+    Returns:
+        The state after the tokens, and what becomes of each.
+    """
+    beta, threshold = state.smoothing.unsqueeze(1), state.threshold.unsqueeze(1)
+    token = torch.ones_like(norm, dtype=torch.bool) if mask is None else mask
+    judged = token & threshold.isfinite()  # the others are written, or left out, whatever they are
+    dropped = judged & (norm - state.mean.unsqueeze(1) > (state.largest_z * state.deviation).unsqueeze(1))
+    smoothing = judged & ~dropped
+    smoothed = _recurrence(torch.where(smoothing, beta, 1.0), (1 - beta) * norm * smoothing, state.smoothed)
+    written = token & ~dropped & (smoothed > threshold)
+    activity = _recurrence(torch.where(token, beta, 1.0), written.to(norm.dtype), state.activity)
+    after = dataclasses.replace(
+        state,
+        smoothed=smoothed[:, -1],
+        activity=activity[:, -1],
+        written=state.written + written.sum(1),
+        skipped=state.skipped + (token & ~written & ~dropped).sum(1),
+        dropped=state.dropped + dropped.sum(1),
+    )
+    return after, Decision(written, dropped, 1 - state.decay.unsqueeze(1) * activity * judged)
+
+
+def alike(state: WriteState, count: Tensor, written: bool) -> WriteState:
+    """Count tokens that are all written, or all skipped, without looking at them: what `decide` says where tau is ∓inf.
+
+    Args:
+        state: before the tokens.
+        count: tokens of each row `[B]`.
+        written: whether they are written.
+
+    Returns:
+        The state after them.
+    """
+    faded = state.smoothing**count
+    if not written:
+        return dataclasses.replace(state, activity=faded * state.activity, skipped=state.skipped + count)
+    activity = faded * state.activity + (1 - faded) / (1 - state.smoothing)
+    return dataclasses.replace(state, activity=activity, written=state.written + count)
+
+
+def _everywhere(state: WriteState, threshold: float) -> bool:
+    return bool((state.threshold == threshold).all())
+
+
+def _count(q: Tensor, mask: Tensor | None) -> Tensor:
+    """Count the tokens of each row of `q` `[B, H, N, d]`."""
+    return torch.full((q.shape[0],), q.shape[2], device=q.device) if mask is None else mask.sum(1)
+
+
+def _recurrence(factor: Tensor, term: Tensor, start: Tensor) -> Tensor:
+    """Run `x_t = factor_t x_{t-1} + term_t` over `[B, b]` from `start` `[B]`, as one product."""
+    product = segment_product(factor)  # [B, b, b]
+    return product[..., 0] * factor[:, :1] * start.unsqueeze(1) + (product @ term.unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,260 @@
+"""Write policies: which tokens a model's memories take in, chosen at inference (semantics, section 6)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from titans.errors import TitansError
+from titans.models.memory_state import MemoryState
+from titans.state import NeuralMemoryState, WriteState
+
+FILE = "write_policy.json"
+WRITE = ("always", "gated", "never")
+RULE = {"always": -math.inf, "never": math.inf}  # the threshold under which every token is written, or none
+
+
+@dataclasses.dataclass(frozen=True)
+class WritePolicy:
+    """When the memories of a model write: always, never, or only what surprises.
+
+    Per memory layer and row, with `g_t` the norm of the token's gradient (the mean over heads): a token with
+    `(g_t - mean) / deviation > largest_z` is dropped; for the others `s_t = beta s_{t-1} + (1 - beta) g_t`, and a token
+    is written where `s_t > threshold`, else skipped. A written token also forgets a share `decay a_t` of the memory,
+    `a_t = beta a_{t-1} + [written]`.
+
+    Args:
+        write: "always", "gated" or "never".
+        threshold: of each memory layer, in order; needed for "gated" only, as are mean and deviation.
+        mean: of each layer's gradient norm.
+        deviation: its standard deviation.
+        smoothing: beta, in [0, 1). Default 0.9.
+        largest_z: above 0; inf drops nothing. Default 3.
+        decay: lambda, at least 0 and at most 1 - beta. Default 1e-5.
+
+    Raises:
+        TitansError: a value is out of range, or the layers' values are not equally many.
+    """
+
+    write: str = "gated"
+    threshold: tuple[float, ...] = ()
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    smoothing: float = 0.9
+    largest_z: float = 3.0
+    decay: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be followed; sequences of numbers become tuples."""
+        if self.write not in WRITE:
+            raise TitansError(f"write={self.write!r} is unknown: choose one of {', '.join(WRITE)}")
+        for name in ("threshold", "mean", "deviation"):
+            value = getattr(self, name)
+            if not isinstance(value, list | tuple) or not all(_is_number(x) and math.isfinite(x) for x in value):
+                raise TitansError(f"{name}={value!r} must hold one finite number per memory layer")
+            object.__setattr__(self, name, tuple(float(x) for x in value))
+        if not len(self.threshold) == len(self.mean) == len(self.deviation):
+            raise TitansError(
+                f"{len(self.threshold)} thresholds, {len(self.mean)} means and {len(self.deviation)} deviations: "
+                "expected one of each per memory layer"
+            )
+        if any(x < 0 for x in self.deviation):
+            raise TitansError(f"deviation={self.deviation!r} must not be negative")
+        if not _is_number(self.smoothing) or not 0 <= self.smoothing < 1:
+            raise TitansError(f"smoothing={self.smoothing!r} must be a number from 0 to below 1")
+        if not _is_number(self.largest_z) or not self.largest_z > 0:
+            raise TitansError(f"largest_z={self.largest_z!r} must be a number above 0")
+        if not _is_number(self.decay) or not 0 <= self.decay <= 1 - self.smoothing:
+            raise TitansError(f"decay={self.decay!r} must be a number from 0 to 1 - smoothing")
+
+    def start(self, state: MemoryState) -> MemoryState:
+        """Have the streams of a state follow this policy from here on.
+
+        A stream starts at the mean surprise, so that its first tokens are judged by what they are. One that followed a
+        gated policy before keeps its smoothed surprise and activity; every one keeps its counters.
+
+        Args:
+            state: of a model with as many memory layers as the policy has values; not modified. A state without
+                memory layers is returned as it is.
+
+        Returns:
+            The state to go on from.
+
+        Raises:
+            TitansError: the policy was made for another number of memory layers.
+        """
+        layers = len(_memories(state))
+        if self.write == "gated" and layers not in (0, len(self.threshold)):
+            raise TitansError(
+                f"the write policy is for {len(self.threshold)} memory layers and the model has {layers}: "
+                "run titans calibrate on this model"
+            )
+        number = iter(range(layers))
+
+        def follow(part: object) -> object:
+            if not isinstance(part, NeuralMemoryState):
+                return part
+            return dataclasses.replace(part, writing=self._follow(next(number), part))
+
+        started: MemoryState = pytree.tree_map(follow, state, is_leaf=lambda x: isinstance(x, NeuralMemoryState))
+        return started
+
+    def _follow(self, layer: int, state: NeuralMemoryState) -> WriteState:
+        """Make the write state of one memory layer, with what counts on from the state it is in."""
+        like = state.memory.weights[0][:, 0, 0, 0].detach()  # [B]
+        gated, none = self.write == "gated", torch.zeros_like(like, dtype=torch.int64)
+        new = WriteState(
+            threshold=torch.full_like(like, self.threshold[layer] if gated else RULE[self.write]),
+            mean=torch.full_like(like, self.mean[layer] if gated else 0.0),
+            deviation=torch.full_like(like, self.deviation[layer] if gated else 1.0),
+            largest_z=torch.full_like(like, self.largest_z),
+            smoothing=torch.full_like(like, self.smoothing),
+            decay=torch.full_like(like, self.decay),
+            smoothed=torch.full_like(like, self.mean[layer] if gated else 0.0),
+            activity=torch.zeros_like(like),
+            written=none,
+            skipped=none,
+            dropped=none,
+        )
+        old = state.writing
+        if old is None:
+            return new
+        known = old.threshold.isfinite()  # elsewhere nothing has been measured
+        return dataclasses.replace(
+            new,
+            smoothed=torch.where(known, old.smoothed, new.smoothed),
+            activity=old.activity,
+            written=old.written,
+            skipped=old.skipped,
+            dropped=old.dropped,
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `write_policy.json` into a model folder; a crash leaves the old file or the new one.
+
+        Args:
+            folder: the model's.
+
+        Returns:
+            The file.
+        """
+        path = Path(folder) / FILE
+        unfinished = path.with_name(f"{FILE}.{os.getpid()}.unfinished")
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        return path
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str]) -> WritePolicy | None:
+        """Read the policy of a model folder.
+
+        Args:
+            folder: the model's.
+
+        Returns:
+            The policy, or None where the folder has none.
+
+        Raises:
+            TitansError: the file is damaged, or holds something else.
+        """
+        path = Path(folder) / FILE
+        if not path.is_file():
+            return None
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:  # json's and UTF-8's
+            raise TitansError(f"{path} is no JSON file ({error}): run titans calibrate again") from error
+        fields = {field.name for field in dataclasses.fields(WritePolicy)}
+        if not isinstance(values, dict) or set(values) != fields:
+            raise TitansError(f"{path} is no write policy: expected an object with {', '.join(sorted(fields))}")
+        try:
+            return WritePolicy(**values)
+        except TitansError as error:
+            raise TitansError(f"{path}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteCounts:
+    """What became of the tokens that a stream has read, summed over its memory layers.
+
+    Args:
+        written: tokens written.
+        skipped: tokens left out because they did not surprise.
+        dropped: tokens left out as outliers.
+        layers: memory layers, each of which decides for itself.
+    """
+
+    written: int
+    skipped: int
+    dropped: int
+    layers: int
+
+    @property
+    def total(self) -> int:
+        """All tokens, once for each layer."""
+        return self.written + self.skipped + self.dropped
+
+    @staticmethod
+    def sum(counts: Iterable[WriteCounts]) -> WriteCounts:
+        """Add up the counts of streams of one model, at least one."""
+        found = list(counts)
+        written, skipped, dropped = (sum(getattr(c, name) for c in found) for name in ("written", "skipped", "dropped"))
+        return WriteCounts(written, skipped, dropped, found[0].layers)
+
+
+def write_counts(state: MemoryState) -> list[WriteCounts]:
+    """Count what became of the tokens of each row since it follows a policy.
+
+    Args:
+        state: of a model.
+
+    Returns:
+        The counts, row by row; zeros for a state without a policy.
+    """
+    memories = _memories(state)
+    known = [memory.writing for memory in memories if memory.writing is not None]
+    if not known:
+        return [WriteCounts(0, 0, 0, len(memories))] * _rows(state)
+    sums = torch.stack([torch.stack((w.written, w.skipped, w.dropped), 1) for w in known]).sum(0)
+    return [WriteCounts(written, skipped, dropped, len(memories)) for written, skipped, dropped in sums.tolist()]
+
+
+def memory_norm(state: MemoryState) -> list[float]:
+    """Measure how large the memories of each row are.
+
+    Args:
+        state: of a model.
+
+    Returns:
+        The Frobenius norm of all memory weights, row by row; 0 without memory layers.
+    """
+    squares: list[Tensor] = [w.flatten(1).square().sum(1) for m in _memories(state) for w in m.memory.weights]
+    if not squares:
+        return [0.0] * _rows(state)
+    norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
+    return norms
+
+
+def _memories(state: MemoryState) -> list[NeuralMemoryState]:
+    """The states of the memory layers, in order."""
+    parts = pytree.tree_leaves(state, is_leaf=lambda x: isinstance(x, NeuralMemoryState))
+    return [part for part in parts if isinstance(part, NeuralMemoryState)]
+
+
+def _rows(state: MemoryState) -> int:
+    return next(state.tensors()).shape[0]
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and not math.isnan(x)

@@ -1,0 +1,170 @@
+"""The parallel form where a gate decides, chunk by chunk, which tokens are written (semantics, section 6).
+
+What a gate sees of a chunk's tokens, their gradient norms, depends on what was written before, so no chunk can be
+prepared ahead of the one before it. Under the token rule the same holds from token to token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from titans.ops.associative_memory.chunked import Memory, _errors, _read, _write
+from titans.ops.associative_memory.network import Network, Options, gradient_square
+from titans.ops.associative_memory.recurrence import coefficients
+from titans.ops.associative_memory.state import AssociativeMemoryState
+from titans.ops.grid import layout, renew
+
+Carry = TypeVar("Carry")
+
+
+class Decision(NamedTuple):
+    """What becomes of the b tokens of a chunk, `[B, b]` each.
+
+    Args:
+        written: bool. The others leave the memory as it is; they are read, and count as positions of the chunk.
+        dropped: bool, which of the others were left out as outliers; for the caller's information.
+        kept: share of the weights that each written token keeps, beside its own forget gate.
+    """
+
+    written: Tensor
+    dropped: Tensor
+    kept: Tensor
+
+
+# (carry, gradient norms [B, b] as the mean over heads, mask [B, b] or None) -> (carry, decision)
+Gate = Callable[[Carry, Tensor, Tensor | None], tuple[Carry, Decision]]
+
+
+class Gated(NamedTuple, Generic[Carry]):
+    """What `gated` returns; False and 0 for padding.
+
+    Args:
+        y: reads `[B, H, N, d_out]`.
+        memory: the memory after the last token.
+        carry: the gate's carry after it.
+        surprise: gradient norms `[B, H, N]`.
+        written: `[B, N]`, bool.
+        dropped: `[B, N]`, bool.
+    """
+
+    y: Tensor
+    memory: AssociativeMemoryState
+    carry: Carry
+    surprise: Tensor
+    written: Tensor
+    dropped: Tensor
+
+
+def gated(
+    options: Options,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    theta: Tensor,
+    alpha: Tensor,
+    eta: Tensor,
+    mask: Tensor | None,
+    state: AssociativeMemoryState,
+    gate: Gate[Carry],
+    carry: Carry,
+) -> Gated[Carry]:
+    """Read every token and write those that the gate lets in; tensors as of `titans.ops.associative_memory`.
+
+    Args:
+        options: how the memory learns; gradient norms are always computed.
+        q: queries `[B, H, N, d_in]`; like all tensors of the state's precision.
+        k: keys.
+        v: values.
+        theta: step sizes.
+        alpha: forget gates.
+        eta: momentum.
+        mask: `[B, N]`, False for padding, which no gate sees as a token.
+        state: the memory before the first token, of B rows.
+        gate: decides chunk by chunk, or token by token under the token rule.
+        carry: what the gate starts from.
+
+    Returns:
+        Reads, the memory and the carry after the last token, and each token's surprise and fate.
+    """
+    by_token = options.rule == "token"
+    size, offset = (1, 0) if by_token else (options.chunk_size, state.offset)
+    plan = layout(offset, mask, q.shape[0], q.shape[2], size, q.device)
+    decay = (1 - alpha).unsqueeze(-1) if alpha.dim() == 3 else 1 - alpha
+    inputs = [plan.place(x, 2) for x in (q, k, v, theta, decay, eta)]
+    memory = Memory(state.weights, state.surprise, state.weights if by_token else state.anchor)
+    chunks: list[tuple[Tensor, ...]] = []
+    for span in plan.spans:
+        parts = [span.cut(x, 2).unbind(2) for x in inputs]
+        masks = [None] * span.blocks if plan.mask is None else span.cut(plan.mask, 1).unbind(1)
+        for tokens, here, end in zip(zip(*parts, strict=True), masks, span.ends(), strict=True):
+            memory, carry, found = _chunk(options, gate, memory, carry, tokens, here, end)
+            chunks.append(found)
+    along = (2, 2, 1, 1)  # the dimension of tokens
+    outputs = (torch.cat(x, dim) for x, dim in zip(zip(*chunks, strict=True), along, strict=True))
+    y, norm, written, dropped = (plan.take(x, dim) for x, dim in zip(outputs, along, strict=True))
+    if mask is not None:
+        y, norm = torch.where(mask[:, None, :, None], y, 0.0), torch.where(mask[:, None], norm, 0.0)
+        written, dropped = written & mask, dropped & mask
+    if by_token:
+        final = AssociativeMemoryState(memory.weights, memory.surprise, memory.weights, state.offset)
+    else:
+        final = AssociativeMemoryState(*memory, plan.end)
+    return Gated(y, final, carry, norm, written, dropped)
+
+
+def _chunk(
+    options: Options,
+    gate: Gate[Carry],
+    memory: Memory,
+    carry: Carry,
+    tokens: tuple[Tensor, ...],
+    mask: Tensor | None,
+    end: bool | Tensor,
+) -> tuple[Memory, Carry, tuple[Tensor, ...]]:
+    """Decide on one chunk, write and read it; outputs are reads, gradient norms and which were written and dropped."""
+    network, (q, k, v, theta, decay, eta) = options.network, tokens
+    inputs, deltas, z = _errors(network, k, v, memory)
+    square = gradient_square(inputs, deltas)
+    norm = square.detach().sqrt().squeeze(-1)
+    carry, decision = gate(carry, norm.mean(1), mask)
+    if not decision.written.any():  # worth waiting for: most chunks of a stream without surprises need no more
+        y, memory = network(memory.weights, q), memory._replace(anchor=renew(memory.anchor, memory.weights, end))
+    else:
+        if options.limit_steps:
+            limit = network.step_limit(z, deltas[-1], square)
+            deltas = [limit * delta for delta in deltas]
+        c = coefficients(theta, decay.mT * decision.kept[:, None, None], eta, decision.written.unsqueeze(1))
+        y, memory = _read(network, q, inputs, deltas, c, memory), _write(inputs, deltas, c, memory, end)
+    return memory, carry, (y, norm, decision.written, decision.dropped)
+
+
+def passed_by(
+    network: Network, rule: str, chunk_size: int, q: Tensor, mask: Tensor | None, state: AssociativeMemoryState
+) -> tuple[Tensor, AssociativeMemoryState]:
+    """Read tokens of which none is written: only the place in the chunk moves on, and the anchor at its end.
+
+    Args:
+        network: the memory network.
+        rule: "chunk" or "token".
+        chunk_size: tokens per chunk.
+        q: queries `[B, H, N, d_in]`.
+        mask: `[B, N]`, False for padding.
+        state: the memory before the first token, of B rows.
+
+    Returns:
+        Reads `[B, H, N, d_out]`, anything for padding, and the memory after the last token.
+    """
+    y = network(state.weights, q)
+    if rule == "token":
+        return y, state
+    tokens = q.shape[2]
+    if isinstance(state.offset, int) and mask is None:
+        stop: int | Tensor = state.offset + tokens
+    else:
+        stop = state.offset + (torch.full_like(q[:, 0, 0, 0], tokens).long() if mask is None else mask.sum(1))
+    anchor = renew(state.anchor, state.weights, stop >= chunk_size)
+    return y, AssociativeMemoryState(state.weights, state.surprise, anchor, stop % chunk_size)
