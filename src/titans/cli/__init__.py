@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from titans.cli import demo, evaluate, generate, info, train
+from titans.cli import demo, evaluate, generate, info, inspect, train
 from titans.errors import TitansError
 
 
@@ -53,6 +53,7 @@ app.command()(train.train)
 app.command()(generate.generate)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(info.info)
+app.command()(inspect.inspect)
 
 
 def main() -> None:
