@@ -1,7 +1,7 @@
 """Modules of parts that are built beside this one, as small as their contracts allow: DELETE once they are merged.
 
-`titans.generation` (serving), `titans.models.watching` and `titans.models.write_policy` (policy). What exists already is
-left alone, so with all parts there this does nothing.
+`titans.generation` (serving), `titans.models.watching` and `titans.models.write_policy` (policy). What exists is left
+alone, so with all parts there this does nothing.
 """
 
 import contextlib

@@ -55,9 +55,9 @@ def inspect(
     write_picture(out, inspection, facts | {"write": "always" if policy is None else policy.write})
     written = sum(token.written for token in inspection.tokens) / len(inspection.tokens)
     before, after = inspection.total_norms[0], inspection.total_norms[-1]
-    typer.echo(f"tokens       {len(inspection.tokens):,}{'' if inspection.complete else ', the first of the text'}")
-    typer.echo(f"written      {written:.1%}")
-    typer.echo(f"memory norm  {before:.4g} before, {after:.4g} after")
+    typer.echo(f"tokens           {len(inspection.tokens):,}{'' if inspection.complete else ', the first of the text'}")
+    typer.echo(f"taken to memory  {written:.1%}")
+    typer.echo(f"memory norm      {before:.4g} before, {after:.4g} after")
     typer.echo(f"written: {out}")
 
 

@@ -27,7 +27,8 @@ export class Conversation {
     this.empty.remove();
     const text = new TracedText(this.scale, who);
     const footer = element("p", { class: "outcome" });
-    const article = element("article", { class: "message", "aria-label": who }, element("h3", {}, who), text.element, footer);
+    const article = element("article", { class: "message", "aria-label": who });
+    article.append(element("h3", {}, who), text.element, footer);
     this.element.append(article);
     return { text, footer, article };
   }

@@ -33,9 +33,9 @@ export function bytes(size) {
   return `${measured(size / 1024 ** unit)} ${["B", "KiB", "MiB", "GiB"][unit]}`;
 }
 
-/** "30 %" of a whole; a dash where there is no whole. */
+/** "30.1 %" of a whole; a dash where there is no whole. */
 export function share(part, total) {
-  return total > 0 ? `${measured((100 * part) / total)} %` : "–";
+  return total > 0 ? `${Number(((100 * part) / total).toFixed(1))} %` : "–";
 }
 
 export function mean(numbers) {

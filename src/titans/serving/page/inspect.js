@@ -1,11 +1,11 @@
 // The picture that `titans inspect` writes: the data is in the file.
 
 import { element, mean, measured, share, whole } from "./dom.js";
-import { Scale, TracedText, fate, legend, visible } from "./trace.js";
 import { chart } from "./charts.js";
+import { Scale, TracedText, fate, legend, visible } from "./trace.js";
 
 const TOP = 20;
-const CONTEXT = 6; // tokens on each side
+const CONTEXT = 9; // characters on each side
 const POINTS = 150; // of a curve
 
 const { tokens, lengths, norms, complete, facts } = JSON.parse(document.getElementById("data").textContent);
@@ -40,8 +40,10 @@ function showFigures() {
 
 function showCharts() {
   const size = Math.ceil(tokens.length / POINTS);
-  const bins = Array.from({ length: Math.ceil(tokens.length / size) }, (_, i) => tokens.slice(i * size, (i + 1) * size));
-  const surprises = bins.map((bin, i) => ({ x: i * size, y: mean(bin.map(({ surprise }) => surprise)) }));
+  const surprises = Array.from({ length: Math.ceil(tokens.length / size) }, (_, i) => {
+    const bin = tokens.slice(i * size, (i + 1) * size);
+    return { x: i * size, y: mean(bin.map(({ surprise }) => surprise)) };
+  });
   const along = `${whole(tokens.length)} tokens`;
   const ends = ["first token", along];
   const title = size > 1 ? `Surprise, mean of ${size} tokens` : "Surprise";
@@ -56,12 +58,14 @@ function showTop() {
   const shown = [...text.tokens];
   const order = shown.map((_, i) => i).sort((a, b) => shown[b][1].surprise - shown[a][1].surprise);
   for (const i of order.slice(0, TOP)) {
-    const around = (from, to) => visible(shown.slice(Math.max(from, 0), to).map(([, token]) => token.text).join(""));
     const [span, token] = shown[i];
+    const texts = (from, to) => visible(shown.slice(Math.max(from, 0), to).map(([, token]) => token.text).join(""));
+    const marked = element("mark", {}, visible(token.text));
+    const [before, after] = [texts(i - CONTEXT, i).slice(-CONTEXT), texts(i + 1, i + 1 + CONTEXT).slice(0, CONTEXT)];
     const button = element(
       "button",
       { type: "button" },
-      element("span", { class: "context" }, around(i - CONTEXT, i), element("mark", {}, visible(token.text)), around(i + 1, i + 1 + CONTEXT)),
+      element("span", { class: "context" }, before, marked, after),
       element("span", { class: "hint" }, `${measured(token.surprise)} · ${fate(token)}`),
     );
     button.addEventListener("click", () => text.go(span));

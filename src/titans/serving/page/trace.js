@@ -130,7 +130,7 @@ export class TracedText {
   }
 
   describe(token) {
-    const above = Math.round(100 * this.scale.rank(token.surprise));
+    const above = Math.floor(100 * this.scale.rank(token.surprise));
     return `“${visible(token.text)}” surprise ${measured(token.surprise)}, above ${above} % on screen · ${fate(token)}`;
   }
 }
