@@ -1,4 +1,4 @@
-"""`python benchmarks/serving.py MODEL`: what a server bears: many clients, many sessions, batches against one at a time."""
+"""`python benchmarks/serving.py MODEL`: what a server bears: clients, sessions, batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,24 @@ from rich.console import Console
 
 THREADS = 2
 ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
-WORDS = "amber birch cedar delta ember flint grove heron ivory jasper kelp lotus maple north onyx pearl".split()
+WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heron", "ivory", "jasper", "kelp", "lotus")
+    "amber",
+    "birch",
+    "cedar",
+    "delta",
+    "ember",
+    "flint",
+    "grove",
+    "heron",
+    "ivory",
+    "jasper",
+    "kelp",
+    "lotus",
+    "maple",
+    "north",
+    "onyx",
+    "pearl",
+]
 console = Console()
 
 

@@ -67,7 +67,9 @@ def make_client(model, tokenizer, tmp_path):
     def make_client(limits=Limits(), keys=None, max_batch=32, max_queue=64, served=model):
         metrics = Metrics()
         engine = Engine(served, tokenizer, max_batch=max_batch, on_step=metrics.step)
-        service = Service(engine, MemoryStore(str(tmp_path / "memories"), served), WritePolicy(), None, max_queue)
+        service = Service(
+            engine, MemoryStore(str(tmp_path / "memories"), served), WritePolicy("always"), None, max_queue
+        )
         clients.append(Client(create_app(service, "tiny", Access(keys), metrics, limits)).__enter__())
         return clients[-1]
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from titans.cli import calibrate, demo, evaluate, generate, info, serve, train
+from titans.cli import calibrate, demo, evaluate, generate, info, inspect, serve, train
 from titans.errors import TitansError
 
 
@@ -54,6 +54,7 @@ app.command()(generate.generate)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(calibrate.calibrate)
 app.command()(info.info)
+app.command()(inspect.inspect)
 app.command()(serve.serve)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from titans.cli._loading import Write, load_for_inference, load_write_policy
 from titans.errors import TitansError
 
 
@@ -20,7 +21,7 @@ def serve(
     keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help='API keys and their tenants: JSON, {"KEY": "TENANT"}.')
     ] = None,
-    write: Annotated[str, typer.Option(help="What new memories write: always, gated or never.")] = "always",
+    write: Write = "always",
     max_batch: Annotated[int, typer.Option(min=1, help="Requests in one forward pass.")] = 32,
     max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get status 429.")] = 64,
     max_sessions: Annotated[
@@ -30,10 +31,10 @@ def serve(
     max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1 << 17,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 4096,
 ) -> None:
-    """Serve a model over the OpenAI API, with memories that last, and a page to see them.
+    r"""Serve a model over the OpenAI API, with memories that last, and a page to see them.
 
     A request that names a memory ("memory", and "user") goes on from it; what it was told before is not sent again.
-    Needs the extra serve: pip install "titans-lm\\[serve]".
+    Needs the extra serve: pip install "titans-lm\[serve]".
 
     [bold]Example:[/] titans serve runs/tiny-cpu --port 8000
     """
@@ -43,12 +44,10 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise TitansError(f'{error.name} is missing: pip install "titans-lm[serve]"') from error
-    if write not in ("always", "gated", "never"):
-        raise TitansError(f'--write is "{write}": expected always, gated or never')
     from titans.serving.access import check_host
 
     check_host(host, keys is not None)  # before the model is loaded
-    from titans.cli._loading import load_for_inference
+    policy = load_write_policy(model, write)
     from titans.serving.app import Limits
     from titans.serving.logs import log_as_json
     from titans.serving.run import application
@@ -57,7 +56,7 @@ def serve(
     language_model, tokenizer = load_for_inference(model)
     limits = Limits(max_body, max_prompt_tokens, max_new_tokens)
     app = application(
-        language_model, tokenizer, model, memories=memories, keys=keys, write=write, max_batch=max_batch,
+        language_model, tokenizer, model, memories=memories, keys=keys, policy=policy, max_batch=max_batch,
         max_queue=max_queue, max_sessions=max_sessions, limits=limits,
     )  # fmt: skip
     log_as_json()

@@ -86,7 +86,8 @@ def check_host(host: str, has_keys: bool) -> None:
     """
     if not has_keys and not is_loopback(host):
         raise TitansError(
-            f"without API keys the server binds to this machine only, not to {host}: give --keys FILE, or leave --host out"
+            f"without API keys the server binds to this machine only, not to {host}: "
+            "give --keys FILE, or leave --host out"
         )
 
 

@@ -113,7 +113,8 @@ def session_name(user: str, memory: str) -> str:
 
 async def _whole(request: Request, reply: Reply, events: AsyncIterator[Piece | Finished], traced: bool) -> Response:
     """Answer in one piece; a client that has left is noticed between pieces of text."""
-    text, trace = "", []
+    text = ""
+    trace: list[TracedToken] = []
     async for event in events:
         if isinstance(event, Finished):
             return JSONResponse(reply.whole(text, trace if traced else None, event))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from titans.models.memory_state import MemoryState
-from titans.models.watching import TokenTrace, watch
+from titans.models.watching import TokenTrace, Trace, watch
 from titans.serving.rows import Failed, Generation, Place, Row, join
 
 logger = logging.getLogger(__name__)
@@ -99,16 +99,22 @@ class Engine:
 
     def _groups(self) -> list[list[Row]]:
         """Divide the requests into those that can share a forward pass without much padding."""
+        groups: list[tuple[tuple[bool, Any], list[Row]]] = []
         structures: dict[int, Any] = {}  # of each state, which many rows may share
-        groups: dict[Any, list[Row]] = {}
         for row in self.rows:
             if row.finished:
                 continue
             state = row.place.state
             if id(state) not in structures:
-                structures[id(state)] = str(pytree.tree_structure(state))
-            groups.setdefault((len(row.pending) > 1, structures[id(state)]), []).append(row)
-        return list(groups.values())
+                structures[id(state)] = pytree.tree_structure(state)
+            kind = len(row.pending) > 1, structures[id(state)]
+            for other, rows in groups:
+                if kind == other:
+                    rows.append(row)
+                    break
+            else:
+                groups.append((kind, [row]))
+        return [rows for _, rows in groups]
 
     def _read(self, rows: list[Row]) -> None:
         """Read with a group; where that fails, with each alone, so that one bad state harms nobody else."""
@@ -142,8 +148,8 @@ class Engine:
         for i, piece in enumerate(pieces):  # padded on the left: the last logits are then those of the last token
             ids[i, longest - len(piece) :] = torch.tensor(piece)
             mask[i, longest - len(piece) :] = 1
-        wanted = any(row.request.trace for row in rows)
-        with watch(self.model) if wanted else contextlib.nullcontext() as trace:
+        traced = any(row.request.trace for row in rows)
+        with watch(self.model) if traced else contextlib.nullcontext(Trace(0)) as trace:
             output = self.model(
                 ids.to(self.model.device),
                 attention_mask=mask.to(self.model.device),
@@ -151,5 +157,5 @@ class Engine:
                 use_cache=True,
                 logits_to_keep=1,
             )
-        traces = [trace.tokens(i) if row.request.trace else [] for i, row in enumerate(rows)] if wanted else []
-        return output.cache, output.logits[:, -1].float().cpu(), traces or [[] for _ in rows]
+        traces = [trace.tokens(i) if row.request.trace else [] for i, row in enumerate(rows)]
+        return output.cache, output.logits[:, -1].float().cpu(), traces

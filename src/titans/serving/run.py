@@ -29,7 +29,7 @@ def application(
     *,
     memories: str,
     keys: Path | None,
-    write: str,
+    policy: WritePolicy,
     max_batch: int,
     max_queue: int,
     max_sessions: int | None,
@@ -43,7 +43,7 @@ def application(
         name: the model's folder, whose last part is its id.
         memories: where the sessions are kept: a folder or an fsspec URL.
         keys: a file of API keys, see `load_keys`; None for none.
-        write: how new sessions are written: "always", "gated" or "never".
+        policy: which tokens new sessions write.
         max_batch: requests in the engine at once.
         max_queue: requests that may wait.
         max_sessions: sessions a tenant may have; None for any number.
@@ -53,18 +53,14 @@ def application(
         The application.
 
     Raises:
-        TitansError: the keys, the store or the write policy are not usable.
+        TitansError: the keys, the store or the folder's write policy are not usable.
     """
     from titans.serving.app import create_app
 
-    gated = WritePolicy.load(Path(name))
-    if write == "gated" and gated is None:
-        raise TitansError(f"{name} has no write policy: run titans calibrate {name} DATA first")
-    policy = gated if write == "gated" and gated is not None else WritePolicy(write=write)
     access, metrics = Access(None if keys is None else load_keys(keys)), Metrics()
     engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
     store = MemoryStore(memories, model, max_sessions=max_sessions)
-    service = Service(engine, store, policy, gated, max_queue)
+    service = Service(engine, store, policy, WritePolicy.load(name), max_queue)
     return create_app(service, Path(name).name, access, metrics, limits)
 
 
@@ -87,7 +83,7 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -
     except OSError as error:
         raise TitansError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     address = f"[{host}]" if ":" in host else host
-    # uvicorn stops in order, then raises the signal again: only then does it come here, and there is nothing left to do.
+    # uvicorn stops in order, then raises the signal again: only then does it come here, and nothing is left to do.
     signal.signal(signal.SIGTERM, lambda *_: None)
     announce(f"http://{address}:{listening.getsockname()[1]}")
     config = uvicorn.Config(app, log_config=None, access_log=False)

@@ -120,7 +120,9 @@ class Service:
     ) -> None:
         self.engine, self.store, self.gated = engine, store, gated
         with torch.no_grad():
-            self.fresh: MemoryState = policy.start(engine.model.initial_state(1))  # in which all sessions start
+            state = engine.model.initial_state(1)
+        # In which all sessions start. Without a policy every token is written, too, and faster.
+        self.fresh: MemoryState = state if policy.write == "always" else policy.start(state)
         self.capacity = engine.max_batch + max_queue
         self.in_flight = 0
         self.draining = False
@@ -220,10 +222,14 @@ class Service:
         """Have the engine read and say, pass on what it tells, and save the memory it leaves."""
         before = write_counts(state)[0]
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event]()
+
+        def emit(event: Event) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
         prompt = self._with_bos(job.prompt, state)
         request = Generation(
             prompt, state, job.max_new_tokens, job.temperature, job.top_p, job.seed, job.stop,
-            keep=save is not None, trace=job.trace, emit=lambda event: loop.call_soon_threadsafe(queue.put_nowait, event),
+            keep=save is not None, trace=job.trace, emit=emit,
         )  # fmt: skip
         watcher = asyncio.create_task(_when(cancelled, request))
         self.engine.submit(request)
@@ -247,7 +253,7 @@ class Service:
             event.state.tokens,
             event.state.nbytes,
             memory_norm(event.state)[0],
-            write_counts(event.state)[0].since(before),
+            _since(before, write_counts(event.state)[0], event.read),
         )
         return Finished(event.reason, prompt_tokens, event.said, report)
 
@@ -264,13 +270,20 @@ class Service:
         """Let the state be written as the request asks."""
         if job.write is None:
             return state
-        if job.write == "gated":
-            if self.gated is None:
-                raise ApiError(
-                    400, "this model has no write policy: run titans calibrate on it first", "not_calibrated", "write"
-                )
-            return self.gated.start(state)
-        return dataclasses.replace(self.gated or WritePolicy(), write=job.write).start(state)
+        if job.write != "gated":
+            return WritePolicy(job.write).start(state)
+        if self.gated is None:
+            raise ApiError(400, "this model has no write policy: run titans calibrate on it", "not_calibrated", "write")
+        return self.gated.start(state)
+
+
+def _since(before: WriteCounts, after: WriteCounts, read: int) -> WriteCounts:
+    """Count what a request did; a state without a policy counts nothing, and writes every token."""
+    if not after.total:
+        return WriteCounts(read * after.layers, 0, 0, after.layers)
+    fields = ("written", "skipped", "dropped")
+    written, skipped, dropped = (getattr(after, name) - getattr(before, name) for name in fields)
+    return WriteCounts(written, skipped, dropped, after.layers)
 
 
 async def _when(cancelled: asyncio.Event, request: Generation) -> None:

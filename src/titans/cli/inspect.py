@@ -1,0 +1,58 @@
+"""`titans inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from titans.cli._loading import Write, load_for_inference, load_write_policy
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")],
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text to read.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Option(help="A file with the text to read, instead.")] = None,
+    write: Write = "always",
+    out: Annotated[Path, typer.Option(metavar="HTML", help="The page to write.")] = Path("inspect.html"),
+) -> None:
+    """Show what a text does to the memory: one HTML page, which needs no server and no other file.
+
+    Each token is coloured by how much it surprised the memory, and marked as written, skipped or dropped; the first
+    20,000 tokens are read.
+
+    [bold]Example:[/] titans inspect runs/tiny-cpu --file book.txt --out book.html
+    """
+    if (text is None) == (file is None):
+        raise TitansError("give the text to read either as TEXT or as --file")
+    from titans.evaluation.inspection import inspect as read
+    from titans.serving.picture import write_picture
+
+    blocks = _blocks(text, file)
+    policy = load_write_policy(model, write)
+    out.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    language_model, tokenizer = load_for_inference(model)
+    inspection = read(language_model, tokenizer, blocks, policy=policy)
+    facts = {"Model": model, "variant": language_model.config.variant} | ({} if file is None else {"file": str(file)})
+    write_picture(out, inspection, facts | {"write": write})
+    written = sum(token.written for token in inspection.tokens) / len(inspection.tokens)
+    before, after = inspection.total_norms[0], inspection.total_norms[-1]
+    typer.echo(f"tokens           {len(inspection.tokens):,}{'' if inspection.complete else ', the first of the text'}")
+    typer.echo(f"taken to memory  {written:.1%}")
+    typer.echo(f"memory norm      {before:.4g} before, {after:.4g} after")
+    typer.echo(f"written: {out}")
+
+
+def _blocks(text: str | None, file: Path | None) -> Iterable[str]:
+    from titans.data.corpora import text_blocks
+
+    if file is not None:
+        return text_blocks(file)
+    if any("\ud800" <= character <= "\udfff" for character in text or ""):  # how Python marks bytes it cannot decode
+        raise TitansError("the text is not UTF-8: check the encoding of the terminal")
+    return [text or ""]

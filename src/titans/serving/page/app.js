@@ -1,0 +1,171 @@
+// The page: what is open, what runs, and who is told.
+
+import { Api, ApiError } from "./api.js";
+import { Conversation, converse } from "./chat.js";
+import { takeName } from "./dialog.js";
+import { element } from "./dom.js";
+import { showMemory } from "./memory.js";
+import { Sessions } from "./sessions.js";
+import { legend } from "./trace.js";
+
+const $ = (id) => document.getElementById(id);
+const NARROW = matchMedia("(max-width: 60rem)");
+
+const api = new Api(() => $("key").value.trim());
+const sessions = new Sessions(api, { open, changed, attempt });
+const conversations = new Map(); // "user/session" -> Conversation; "/" is in no name
+let running = null; // {controller, ended} of the answer that is being generated
+
+// What is open
+
+function key(session) {
+  return `${sessions.user}/${session}`;
+}
+
+function open() {
+  const name = key(sessions.session);
+  if (!conversations.get(name)?.begun) conversations.set(name, new Conversation(sessions.current));
+  $("conversation").replaceChildren(conversations.get(name).element);
+  $("where-user").textContent = sessions.user;
+  $("where-session").textContent = sessions.session;
+  document.title = `${sessions.session} – Titans`;
+  update();
+}
+
+/** A session's memory is no longer what it was. */
+function changed(what, session) {
+  const conversation = conversations.get(key(session));
+  if (what === "reset" && conversation?.begun) conversation.reset();
+  else conversations.delete(key(session));
+  if (what === "reset") open();
+}
+
+function update() {
+  showMemory(sessions.current, conversations.get(key(sessions.session))?.answers ?? []);
+}
+
+// Errors
+
+/** Do something with the server: stop what is generated first, and say in one sentence what fails. */
+async function attempt(work) {
+  await stop();
+  fail(null);
+  try {
+    await work();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function fail(error) {
+  $("error").hidden = !error;
+  $("error").querySelector("p").textContent = error?.message ?? "";
+  if (error && !(error instanceof ApiError)) console.error(error); // a mistake of ours: keep the trace
+}
+
+// Chat
+
+async function send() {
+  const content = $("message").value.trim();
+  if (!content || running || !$("composer").reportValidity()) return;
+  fail(null);
+  $("message").value = "";
+  const controller = new AbortController();
+  running = { controller, ended: answer(content, controller.signal) };
+  await running.ended;
+}
+
+async function answer(content, signal) {
+  const conversation = conversations.get(key(sessions.session));
+  const options = {
+    model: $("model").value,
+    user: sessions.user,
+    memory: sessions.session,
+    temperature: $("temperature").valueAsNumber,
+    max_tokens: $("max-tokens").valueAsNumber,
+    ...($("write").value && { write: $("write").value }),
+  };
+  showRunning(true);
+  const follow = following();
+  try {
+    await converse(api, conversation, content, options, signal);
+    await sessions.refresh();
+  } catch (error) {
+    fail(error);
+    $("message").value ||= content; // nothing typed is lost
+  } finally {
+    follow.disconnect();
+    running = null;
+    showRunning(false);
+    update();
+  }
+}
+
+/** Stop the answer that is being generated, and wait until it has ended. */
+async function stop() {
+  running?.controller.abort();
+  await running?.ended;
+}
+
+function showRunning(isRunning) {
+  const focused = document.activeElement;
+  $("send").hidden = isRunning;
+  $("stop").hidden = !isRunning;
+  if (focused === $("send") || focused === $("stop")) $("message").focus(); // the button in focus is gone
+}
+
+/** Keep the end of the answer in view while it grows, unless the reader has scrolled away. */
+function following() {
+  const scroller = NARROW.matches ? document.documentElement : $("conversation");
+  scroller.scrollTop = scroller.scrollHeight;
+  let height = scroller.scrollHeight;
+  const observer = new MutationObserver(() => {
+    if (scroller.scrollTop + scroller.clientHeight > height - 80) scroller.scrollTop = scroller.scrollHeight;
+    height = scroller.scrollHeight;
+  });
+  observer.observe($("conversation"), { childList: true, subtree: true, characterData: true });
+  return observer;
+}
+
+// Controls
+
+$("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+$("message").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !$("dialog").open) stop();
+});
+$("stop").addEventListener("click", stop);
+$("error").querySelector("button").addEventListener("click", () => {
+  fail(null);
+  $("message").focus();
+});
+$("user").addEventListener("change", () => {
+  if ($("user").reportValidity()) attempt(() => sessions.openUser($("user").value));
+});
+$("key").addEventListener("change", () => {
+  sessionStorage.setItem("key", $("key").value.trim());
+  attempt(connect);
+});
+
+// Start
+
+async function connect() {
+  const models = await api.models();
+  $("model").replaceChildren(...models.map(({ id }) => element("option", { value: id }, id)));
+  await sessions.openUser($("user").value);
+}
+
+$("key").value = sessionStorage.getItem("key") ?? ""; // gone when the tab is closed
+takeName($("user"));
+$("user").value ||= "default";
+$("legend").append(legend());
+for (const fold of document.querySelectorAll("details")) fold.open = !NARROW.matches;
+open();
+attempt(connect);

@@ -1,0 +1,144 @@
+// A conversation: messages go out, answers stream in, each token with what it did to the memory.
+
+import { element, mean, measured, whole } from "./dom.js";
+import { Scale, TracedText } from "./trace.js";
+
+/** What was said in one session while the page is open. The server keeps the memory, not the text. */
+export class Conversation {
+  constructor(session) {
+    this.scale = new Scale();
+    this.answers = []; // the `memory` object of each, with the mean surprise: what the charts show
+    this.empty = element("div", { class: "empty" }, ...invitation(session));
+    this.element = element("div", { class: "messages" }, this.empty);
+  }
+
+  /** Whether anything was said. */
+  get begun() {
+    return this.element.firstChild !== this.empty;
+  }
+
+  /** Forget the numbers that belong to a memory that is gone; the text stays. */
+  reset() {
+    this.answers = [];
+    this.element.append(element("p", { class: "note" }, "The memory was reset: it knows nothing of the text above."));
+  }
+
+  add(who) {
+    this.empty.remove();
+    const text = new TracedText(this.scale, who);
+    const footer = element("p", { class: "outcome" });
+    const article = element("article", { class: "message", "aria-label": who });
+    article.append(element("h3", {}, who), text.element, footer);
+    this.element.append(article);
+    return { text, footer, article };
+  }
+
+  takeBack(...messages) {
+    for (const { article } of messages) article.remove();
+    if (!this.element.firstChild) this.element.append(this.empty);
+  }
+}
+
+function invitation(session) {
+  const [title, text] = session
+    ? [
+        `This memory has read ${whole(session.tokens)} tokens`,
+        "The text itself is not kept, only what the memory made of it. Go on writing, or ask about what it read.",
+      ]
+    : [
+        "Nothing read yet",
+        "Write a message below. The model reads it token by token, and its memory learns as it reads. What " +
+          "surprises it is coloured; what it writes down is underlined. Tell it a fact, then ask for it later.",
+      ];
+  return [element("h2", {}, title), element("p", {}, text)];
+}
+
+/**
+ * Send a message and show the answer as it comes.
+ * @returns {Promise<boolean>} whether the answer came to its end; false when it was stopped
+ * @throws {ApiError} it failed; what came until then stays, a message that had no answer at all is taken back
+ */
+export async function converse(api, conversation, content, options, signal) {
+  const question = conversation.add("You");
+  question.text.setUntraced(content);
+  const answer = conversation.add("Model");
+  const progress = new Progress(question, answer);
+  try {
+    const body = { ...options, messages: [{ role: "user", content }], trace: true };
+    for await (const chunk of api.chat(body, signal)) progress.take(chunk);
+    if (progress.memory) conversation.answers.push({ ...progress.memory, surprise: progress.surprise() });
+    return true;
+  } catch (error) {
+    if (error.name === "AbortError") {
+      answer.footer.textContent = "stopped";
+      return false;
+    }
+    if (progress.began) answer.footer.textContent = "broken off";
+    else conversation.takeBack(question, answer);
+    throw error;
+  } finally {
+    progress.finish();
+  }
+}
+
+/** Takes the chunks of one answer. */
+class Progress {
+  constructor(question, answer) {
+    Object.assign(this, { question, answer, began: false, content: "", traced: "", surprises: [] });
+    this.announcer = new Announcer();
+    answer.article.classList.add("streaming");
+  }
+
+  take({ choices, trace, memory }) {
+    this.began = true;
+    this.content += choices?.[0]?.delta?.content ?? "";
+    this.announcer.hear(choices?.[0]?.delta?.content ?? "");
+    for (const token of trace ?? []) this.read(token);
+    this.answer.text.setUntraced(this.content.slice(this.traced.length));
+    if (memory) this.memory = memory;
+  }
+
+  /** A token of the prompt belongs to the question, as the model read it; one it wrote, to the answer. */
+  read(token) {
+    this.surprises.push(token.surprise);
+    if (token.generated) this.traced += token.text;
+    else this.question.text.setUntraced("");
+    (token.generated ? this.answer : this.question).text.append([token]);
+  }
+
+  surprise() {
+    return mean(this.surprises); // NaN without a trace, which the chart leaves out
+  }
+
+  finish() {
+    this.answer.article.classList.remove("streaming");
+    for (const { text } of [this.question, this.answer]) text.finish();
+    this.announcer.finish();
+    if (this.memory) this.answer.footer.textContent = outcome(this.memory, this.surprise());
+  }
+}
+
+function outcome({ written, skipped, dropped, layers }, surprise) {
+  const over = layers > 1 ? ` · summed over ${layers} layers` : "";
+  const felt = Number.isFinite(surprise) ? ` · mean surprise ${measured(surprise)}` : "";
+  return `written ${whole(written)} · skipped ${whole(skipped)} · dropped ${whole(dropped)}${over}${felt}`;
+}
+
+/** Hands the answer to screen readers sentence by sentence: token by token they would spell it. */
+class Announcer {
+  constructor() {
+    this.log = document.getElementById("announcer");
+    this.log.replaceChildren();
+    this.waiting = "";
+  }
+
+  hear(text) {
+    this.waiting += text;
+    if (/[.!?\n]\s*$/.test(this.waiting) || this.waiting.length > 200) this.finish();
+  }
+
+  finish() {
+    if (this.waiting.trim()) this.log.append(element("p", {}, this.waiting));
+    this.waiting = "";
+  }
+}

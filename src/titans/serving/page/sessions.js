@@ -1,0 +1,152 @@
+// The sessions of a user: which there are, which is open, and what can be done with them.
+
+import { ask } from "./dialog.js";
+import { bytes, element, whole } from "./dom.js";
+
+const FIRST = "main"; // where a user without any session starts
+
+export class Sessions {
+  /**
+   * @param {Api} api the server
+   * @param {{open: () => void, changed: (what: string, session: string) => void, attempt: (work: () => Promise) =>
+   *   Promise}} page `open`: another session is open; `changed`: one was reset or removed or imported; `attempt`
+   *   runs work after what is being generated was stopped, and shows its error
+   */
+  constructor(api, page) {
+    Object.assign(this, { api, page, user: "default", session: FIRST, listed: [], more: false });
+    this.list = document.getElementById("sessions");
+    this.file = document.getElementById("file");
+    for (const button of document.querySelectorAll("[data-action]")) {
+      button.addEventListener("click", () => this[button.dataset.action]());
+    }
+    this.file.addEventListener("change", () => this.uploadFile());
+    document.getElementById("more").addEventListener("click", () => page.attempt(() => this.loadMore()));
+  }
+
+  /** What the server knows about the open session; undefined where nothing was read yet. */
+  get current() {
+    return this.listed.find(({ memory }) => memory === this.session);
+  }
+
+  /** Show a user's sessions, the one used last open. */
+  async openUser(user) {
+    this.user = user;
+    await this.refresh();
+    const latest = this.listed.toSorted((a, b) => (a.updated < b.updated ? 1 : -1))[0];
+    this.open(latest?.memory ?? FIRST);
+  }
+
+  open(session) {
+    this.session = session;
+    this.render();
+    this.page.open();
+  }
+
+  async refresh() {
+    const { data, has_more } = await this.api.memories(this.user);
+    [this.listed, this.more] = [data, has_more];
+    this.render();
+  }
+
+  async loadMore() {
+    const { data, has_more } = await this.api.memories(this.user, this.listed.at(-1).memory);
+    [this.listed, this.more] = [[...this.listed, ...data], has_more];
+    this.render();
+  }
+
+  render() {
+    const focused = this.list.contains(document.activeElement) && document.activeElement.dataset.session;
+    const fresh = this.current ? [] : [{ memory: this.session }];
+    this.list.replaceChildren(...[...fresh, ...this.listed].map((session) => this.item(session)));
+    this.list.querySelector(`[data-session="${CSS.escape(focused || "")}"]`)?.focus();
+    document.getElementById("more").hidden = !this.more;
+    for (const action of ["fork", "download", "reset", "remove"]) {
+      document.querySelector(`[data-action="${action}"]`).disabled = !this.current;
+    }
+  }
+
+  item({ memory, tokens, bytes: size }) {
+    const button = element(
+      "button",
+      { type: "button", "data-session": memory, ...(memory === this.session && { "aria-current": "true" }) },
+      element("span", { class: "name" }, memory),
+      element("span", { class: "hint" }, tokens === undefined ? "new" : `${whole(tokens)} tokens · ${bytes(size)}`),
+    );
+    button.addEventListener("click", () => this.page.attempt(async () => this.open(memory)));
+    return element("li", {}, button);
+  }
+
+  async create() {
+    const text = "Each session has a memory of its own. It is kept from the first message on.";
+    const name = await ask({ title: "New session", text, yes: "Create", name: this.unused("session") });
+    if (name !== null) await this.page.attempt(async () => this.open(name));
+  }
+
+  async fork() {
+    const text = `The new session starts with what “${this.session}” knows; from then on each goes its own way.`;
+    const name = await ask({ title: "Fork", text, yes: "Fork", name: this.unused(this.session) });
+    if (name === null) return;
+    await this.page.attempt(async () => {
+      await this.api.fork(this.user, this.session, name);
+      await this.refresh();
+      this.open(name);
+    });
+  }
+
+  async reset() {
+    const text = `“${this.session}” forgets everything it has read. This cannot be taken back.`;
+    if ((await ask({ title: "Reset the memory?", text, yes: "Reset", danger: true })) === null) return;
+    await this.page.attempt(async () => {
+      await this.api.reset(this.user, this.session);
+      await this.refresh();
+      this.page.changed("reset", this.session);
+    });
+  }
+
+  async remove() {
+    const text = `“${this.session}” and all it has learned will be gone. This cannot be taken back.`;
+    if ((await ask({ title: "Delete the session?", text, yes: "Delete", danger: true })) === null) return;
+    await this.page.attempt(async () => {
+      const gone = this.session;
+      await this.api.remove(this.user, gone);
+      this.page.changed("removed", gone);
+      await this.openUser(this.user);
+    });
+  }
+
+  async download() {
+    await this.page.attempt(async () => {
+      const address = URL.createObjectURL(await this.api.export(this.user, this.session));
+      element("a", { href: address, download: `${this.session}.safetensors` }).click();
+      setTimeout(() => URL.revokeObjectURL(address), 60_000); // the download may not have begun yet
+    });
+  }
+
+  upload() {
+    this.file.value = ""; // so that the same file can be chosen again
+    this.file.click();
+  }
+
+  async uploadFile() {
+    const [file] = this.file.files;
+    const text = "The session starts with what the file holds. A session of that name is replaced.";
+    const proposed = file.name.replace(/\.safetensors$/, "").replaceAll(/[^A-Za-z0-9._@+-]/g, "-");
+    const name = await ask({ title: `Upload ${file.name}`, text, yes: "Upload", name: proposed });
+    if (name === null) return;
+    await this.page.attempt(async () => {
+      await this.api.import(this.user, name, file);
+      this.page.changed("removed", name); // what was said in a session of that name is not what it knows now
+      await this.refresh();
+      this.open(name);
+    });
+  }
+
+  /** A name like the given one that no listed session has. */
+  unused(name) {
+    const taken = new Set([this.session, ...this.listed.map(({ memory }) => memory)]);
+    const stem = name.replace(/-\d+$/, "");
+    let number = 2;
+    while (taken.has(`${stem}-${number}`)) number += 1;
+    return `${stem}-${number}`;
+  }
+}
