@@ -113,5 +113,4 @@ def serve(start_server, tmp_path):
 
     yield serve
     for server in servers:
-        if server.process.poll() is None:
-            server.stop("kill")
+        server.stop("kill")

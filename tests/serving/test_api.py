@@ -15,6 +15,7 @@ from titans.serving.metrics import Metrics
 from titans.serving.service import Service
 
 GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 8}
+DEFAULT = Limits()
 KEYS = {"key-of-alice-0123456": "alice", "key-of-bob-012345678": "bob"}
 
 
@@ -64,12 +65,10 @@ class Client:
 def make_client(model, tokenizer, tmp_path):
     clients = []
 
-    def make_client(limits=Limits(), keys=None, max_batch=32, max_queue=64, served=model):
+    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, served=model):
         metrics = Metrics()
         engine = Engine(served, tokenizer, max_batch=max_batch, on_step=metrics.step)
-        service = Service(
-            engine, MemoryStore(str(tmp_path / "memories"), served), WritePolicy("always"), None, max_queue
-        )
+        service = Service(engine, MemoryStore(tmp_path / "memories", served), WritePolicy("always"), None, max_queue)
         clients.append(Client(create_app(service, "tiny", Access(keys), metrics, limits)).__enter__())
         return clients[-1]
 
