@@ -97,7 +97,7 @@ class _Builder:
 
     def _state(self, like: State, path: str) -> State:
         kind = type(like)
-        hints = _hints(kind)
+        hints = _hints(kind)  # type: ignore[arg-type]  # a class can be hashed, whatever its instances can
         parts = {
             name: self.build(
                 getattr(like, name), _join(path, name), hints[name], self.largest.get((kind, name), _LARGEST)
