@@ -370,8 +370,7 @@ with torch.no_grad():
 state.save(path)
 store = MemoryStore(path + "-store", model)
 store.put("t", "s", state, expected=0)
-kills = 0
-while state.tokens < 207:
+for _ in range(25):
     pid = os.fork()
     if pid == 0:
         while True:
@@ -379,14 +378,12 @@ while state.tokens < 207:
             state.tokens += 1
             state.save(path)
             store.put("t", "s", state, expected=version)
-    time.sleep(random.uniform(0, 0.1))
+    time.sleep(random.uniform(0, 0.2))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    kills += 1
     saved, stored = MemoryState.load(path, model).tokens, store.get("t", "s").state.tokens
     assert saved - stored in (0, 1), (saved, stored)
     state.tokens = stored
-print(kills)
+print(state.tokens - 7)
 """
-    kills = int(run(code, tmp_path / "model", tmp_path / "state"))
-    assert kills > 5
+    assert int(run(code, tmp_path / "model", tmp_path / "state")) > 25  # so many saves that were not the last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from titans.ops import AssociativeMemoryState
 from titans.persistence.errors import StateFileError
 from titans.state import AttentionState, MemoryAsContextState, State
 
+_hints = functools.cache(typing.get_type_hints)
 _LARGEST = 2**62  # what a counter may reach and still be counted on in int64
 
 Entries = Mapping[str, Tensor | int]
@@ -95,7 +97,7 @@ class _Builder:
 
     def _state(self, like: State, path: str) -> State:
         kind = type(like)
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)  # type: ignore[arg-type]  # a class can be hashed, whatever its instances can
         parts = {
             name: self.build(
                 getattr(like, name), _join(path, name), hints[name], self.largest.get((kind, name), _LARGEST)
