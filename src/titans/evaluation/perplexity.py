@@ -115,7 +115,7 @@ def perplexity(
             for document in documents:
                 sums.documents += 1
                 sums.bytes -= _unpredicted_bytes(tokenizer, document)
-                state = None if policy is None else policy.start(model.initial_state(1))
+                state: Any = None if policy is None else policy.start(model.initial_state(1))
                 for first, losses, reached in _losses(model, tokenizer, _counted(document, sums), piece_length, state):
                     sums.add(first, losses)
                     state = reached

@@ -1,0 +1,122 @@
+"""What gated writing costs and brings on real text: always, gated and never, on a tiny LMM and a tiny MAC.
+
+    python experiments/gated_writing.py                    # trains both, on the text that comes with Python
+    python experiments/gated_writing.py --models runs/a runs/b --data my/texts
+
+Writes `results.json` and `positions.png`, which docs/writing.md shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from titans import TitansConfig, TitansForCausalLM, WritePolicy
+from titans.data import Document, byte_tokenizer, documents, load_tokenizer
+from titans.data.standard_library import standard_library
+from titans.evaluation import perplexity
+from titans.evaluation.calibration import calibrate
+from titans.training.pretrained import load_model
+
+LENGTH, ROWS, LEARNING_RATE = 512, 4, 3e-3
+DOCUMENT, TEST, CALIBRATION = 8_192, 32_768, 8_192  # characters of a test document, of all; tokens per half
+
+
+def split(corpus: list[Document]) -> tuple[list[Document], list[Document], list[Document]]:
+    """Divide documents into those to train on, every twentieth to calibrate on, and every twentieth to test on."""
+    train = [d for i, d in enumerate(corpus) if i % 20 not in (5, 15)]
+    return train, corpus[5::20], corpus[15::20]
+
+
+def beginnings(corpus: list[Document]) -> list[Document]:
+    """Take the beginnings of the longest documents, up to `TEST` characters in all."""
+    texts = sorted((d.text() for d in corpus), key=len, reverse=True)[: TEST // DOCUMENT]
+    return [Document("", lambda text=text[:DOCUMENT]: iter((text,))) for text in texts]
+
+
+def train(variant: str, corpus: list[Document], seconds: float) -> tuple[TitansForCausalLM, int]:
+    """Train a model of some hundred thousand parameters on bytes; returns it and the number of steps."""
+    text = torch.tensor(list("\n".join(d.text() for d in corpus).encode()))
+    torch.manual_seed(0)
+    model = TitansForCausalLM(
+        TitansConfig(
+            variant=variant, vocab_size=259, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
+            segment_length=64, num_persistent_tokens=4, memory_chunk_size=32,
+            bos_token_id=256, eos_token_id=257, pad_token_id=258,
+        )
+    ).train()  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
+    steps, start = 0, time.monotonic()
+    while (done := (time.monotonic() - start) / seconds) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min((done + 0.01) / 0.1, 1.01 - done)
+        ids = text[torch.randint(len(text) - LENGTH, (ROWS, 1)) + torch.arange(LENGTH)]
+        loss = model(ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        steps += 1
+    return model.eval(), steps
+
+
+def measure(model: Any, tokenizer: Any, calibration: list[Document], test: list[Document]) -> dict[str, Any]:
+    """Calibrate, then read the test documents under each policy; speed is in processor time."""
+    found = calibrate(model, tokenizer, calibration, tokens=CALIBRATION)
+    results: dict[str, Any] = {"policy": dataclasses.asdict(found.policy), "rounds": found.rounds}
+    for policy in (WritePolicy("always"), found.policy, WritePolicy("never")):
+        start = time.process_time()
+        result = perplexity(model, tokenizer, test, policy=policy)
+        speed = result.tokens / (time.process_time() - start)
+        results[policy.write] = {"tokens_per_second": speed, **dataclasses.asdict(result)}
+        print(f"  {policy.write:6}  perplexity {result.perplexity:.4f}  {speed:,.0f} tokens/s  {result.writing}")
+    return results
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Draw the loss by position in the document under each policy."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    for axes, (name, result) in zip(figure.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True):
+        for write in ("always", "gated", "never"):
+            buckets = [b for b in result[write]["positions"] if b["first"] >= 16]
+            axes.plot([b["first"] for b in buckets], [b["loss"] for b in buckets], marker="o", label=write)
+        axes.set(xscale="log", title=name, xlabel="tokens before the predicted one", ylabel="nats per token")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Train or load, measure, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", help="model folders; default: train an LMM and a MAC")
+    parser.add_argument("--data", nargs="+", help="text; default: Python's own")
+    parser.add_argument("--seconds", type=float, default=130.0, help="training of each model; default 130")
+    parser.add_argument("--out", type=Path, default=Path("docs/writing"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the operations are too small to share
+    corpus = list(documents(arguments.data) if arguments.data else standard_library())
+    to_train, to_calibrate, to_test = split(corpus)
+    results = {}
+    for name in arguments.models or ("lmm", "mac"):
+        print(name)
+        if arguments.models:
+            model, tokenizer, steps = load_model(name), load_tokenizer(name), None
+        else:
+            (model, steps), tokenizer = train(name, to_train, arguments.seconds), byte_tokenizer()
+        results[name] = {"steps": steps, **measure(model, tokenizer, to_calibrate, beginnings(to_test))}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    plot(results, arguments.out / "positions.png")
+
+
+if __name__ == "__main__":
+    main()
