@@ -22,7 +22,7 @@ from fastapi.staticfiles import StaticFiles
 
 PAGE = Path(__file__).parents[2] / "src" / "titans" / "serving" / "page"
 STATE_BYTES = 40_960
-POLICY = "default-src 'self'"
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 @dataclasses.dataclass

@@ -60,13 +60,14 @@ function showTop() {
   for (const i of order.slice(0, TOP)) {
     const [span, token] = shown[i];
     const texts = (from, to) => visible(shown.slice(Math.max(from, 0), to).map(([, token]) => token.text).join(""));
-    const marked = element("mark", {}, visible(token.text));
+    const marked = element("mark", { class: span.className }, visible(token.text));
     const [before, after] = [texts(i - CONTEXT, i).slice(-CONTEXT), texts(i + 1, i + 1 + CONTEXT).slice(0, CONTEXT)];
     const button = element(
       "button",
       { type: "button" },
-      element("span", { class: "context" }, before, marked, after),
-      element("span", { class: "hint" }, `${measured(token.surprise)} · ${fate(token)}`),
+      element("span", { class: "context trace" }, before, marked, after),
+      element("span", { class: "hint" }, measured(token.surprise)),
+      element("span", { class: "hidden" }, fate(token)),
     );
     button.addEventListener("click", () => text.go(span));
     put("top", element("li", {}, button));
