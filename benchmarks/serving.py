@@ -22,23 +22,6 @@ from rich.console import Console
 THREADS = 2
 ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heron", "ivory", "jasper", "kelp", "lotus")
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "flint",
-    "grove",
-    "heron",
-    "ivory",
-    "jasper",
-    "kelp",
-    "lotus",
-    "maple",
-    "north",
-    "onyx",
-    "pearl",
-]
 console = Console()
 
 
