@@ -25,7 +25,7 @@ from titans.evaluation.calibration import calibrate
 from titans.training.pretrained import load_model
 
 LENGTH, ROWS, LEARNING_RATE = 512, 4, 3e-3
-DOCUMENT, TEST, CALIBRATION = 8_192, 32_768, 8_192  # characters of a test document, of all; tokens per half
+DOCUMENT, TEST, CALIBRATION = 4_096, 24_576, 8_192  # characters of a document, of all to test on; tokens per half
 
 
 def split(corpus: list[Document]) -> tuple[list[Document], list[Document], list[Document]]:
@@ -34,9 +34,9 @@ def split(corpus: list[Document]) -> tuple[list[Document], list[Document], list[
     return train, corpus[5::20], corpus[15::20]
 
 
-def beginnings(corpus: list[Document]) -> list[Document]:
-    """Take the beginnings of the longest documents, up to `TEST` characters in all."""
-    texts = sorted((d.text() for d in corpus), key=len, reverse=True)[: TEST // DOCUMENT]
+def beginnings(corpus: list[Document], size: int) -> list[Document]:
+    """Take the beginnings of the longest documents, of `DOCUMENT` characters each and `size` in all."""
+    texts = sorted((d.text() for d in corpus), key=len, reverse=True)[: size // DOCUMENT]
     return [Document("", lambda text=text[:DOCUMENT]: iter((text,))) for text in texts]
 
 
@@ -105,6 +105,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the operations are too small to share
     corpus = list(documents(arguments.data) if arguments.data else standard_library())
     to_train, to_calibrate, to_test = split(corpus)
+    to_calibrate, to_test = beginnings(to_calibrate, 2 * CALIBRATION), beginnings(to_test, TEST)
     results = {}
     for name in arguments.models or ("lmm", "mac"):
         print(name)
@@ -112,7 +113,7 @@ def main() -> None:
             model, tokenizer, steps = load_model(name), load_tokenizer(name), None
         else:
             (model, steps), tokenizer = train(name, to_train, arguments.seconds), byte_tokenizer()
-        results[name] = {"steps": steps, **measure(model, tokenizer, to_calibrate, beginnings(to_test))}
+        results[name] = {"steps": steps, **measure(model, tokenizer, to_calibrate, to_test)}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     plot(results, arguments.out / "positions.png")

@@ -83,7 +83,7 @@ def test_bad_data(titans, model_folder, tmp_path):
     assert "not UTF-8" in titans("evaluate", "perplexity", model_folder, tmp_path / "bad.txt", status=2).stderr
 
 
-@pytest.mark.parametrize("command", ["", "train", "generate", "info", "evaluate", "evaluate perplexity"])
+@pytest.mark.parametrize("command", ["", "train", "generate", "info", "calibrate", "evaluate", "evaluate perplexity"])
 def test_help_teaches(titans, command):
     printed = titans(*command.split(), "--help").stdout
     assert f"titans {command}" in printed
