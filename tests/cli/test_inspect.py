@@ -7,7 +7,6 @@ import shutil
 import pytest
 import torch
 
-import tests.stand_ins  # noqa: F401  # DELETE with it
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
 from titans.evaluation.inspection import inspect

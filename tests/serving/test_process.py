@@ -116,7 +116,7 @@ def test_kill_9_loses_requests_in_flight_and_nothing_saved(serve):
     [
         (["--host", "0.0.0.0"], "without API keys"),
         (["--write", "gated"], "titans calibrate"),
-        (["--write", "often"], "expected always, gated or never"),
+        (["--write", "often"], "choose one of always"),
         (["--keys", "missing.json"], "missing.json"),
         (["--host", "203.0.113.7", "--keys", "KEYS"], "cannot listen"),
         (["--memories", "config.json/inside"], "config.json"),

@@ -58,7 +58,7 @@ class MemoryReport:
     Args:
         info: the session as saved; None where nothing was kept.
         tokens: tokens the memory has seen.
-        bytes: its size.
+        bytes: its size; that of its file, where it is kept.
         norm: Frobenius norm of the memory's weights.
         counts: tokens written, skipped and dropped by this request, summed over the memory layers.
     """
@@ -251,7 +251,7 @@ class Service:
         report = MemoryReport(
             info,
             event.state.tokens,
-            event.state.nbytes,
+            event.state.nbytes if info is None else info.bytes,
             memory_norm(event.state)[0],
             _since(before, write_counts(event.state)[0], event.read),
         )
