@@ -16,9 +16,9 @@ class WriteState(State):
     Args:
         threshold: a token is written where the smoothed surprise is above it; -inf writes every token and +inf none,
             and then nothing is measured.
-        mean: of the gradient norm, over the text that the policy was made on.
+        mean: of the gradient norm, over the last hundred tokens or so.
         deviation: its standard deviation.
-        largest_z: a token whose gradient norm lies more deviations than this above the mean is dropped.
+        largest_z: a token whose gradient norm lies more deviations than this above the mean so far is dropped.
         smoothing: beta, how much of the smoothed surprise and of the activity stays from token to token.
         decay: lambda, what a written token forgets per unit of activity.
         smoothed: the smoothed surprise `s_t`.

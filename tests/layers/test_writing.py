@@ -90,11 +90,14 @@ def literally(layer, literal, x, writing):
         _, _, norm = associative_memory(*inputs, memory, **options)
         g, fate = float(norm.mean()), "written"
         if t >= persistent:
-            if (g - w["mean"]) / w["deviation"] > w["largest_z"]:
+            above = g - w["mean"]
+            if above / w["deviation"] > w["largest_z"]:
                 fate = "dropped"
             else:
                 w["smoothed"] = w["smoothing"] * w["smoothed"] + (1 - w["smoothing"]) * g
                 fate = "written" if w["smoothed"] > w["threshold"] else "skipped"
+            w["mean"] += 0.01 * above
+            w["deviation"] = math.sqrt(0.99 * w["deviation"] ** 2 + 0.01 * above**2)
             w["activity"] = w["smoothing"] * w["activity"] + (fate == "written")
             w[fate] += 1
             inputs[4] = 1 - (1 - inputs[4]) * (1 - w["decay"] * w["activity"])

@@ -194,25 +194,34 @@ def _policy(surprise: Surprise, percentile: float) -> WritePolicy:
     norms = [np.concatenate(documents) for documents in surprise]
     mean, deviation = tuple(float(x.mean()) for x in norms), tuple(float(x.std()) for x in norms)
     policy = WritePolicy("gated", mean, mean, deviation, decay=DECAYS[0])
-    smoothed = _smoothed(policy, surprise)
-    return dataclasses.replace(
-        policy, threshold=tuple(float(np.percentile(np.concatenate(x), percentile)) for x in smoothed)
-    )
+    smoothed = [np.concatenate(documents) for documents in _smoothed(policy, surprise)]
+    written = 1 - percentile / 100  # of all tokens: where some are dropped, of more than that of the others
+    ranks = [1 - min(written * len(x) / len(kept), 1) for x, kept in zip(norms, smoothed, strict=True)]
+    threshold = tuple(float(np.quantile(kept, rank)) for kept, rank in zip(smoothed, ranks, strict=True))
+    return dataclasses.replace(policy, threshold=threshold)
 
 
 def _smoothed(policy: WritePolicy, surprise: Surprise) -> Surprise:
     """Smooth the surprise of each document as the policy does, dropped tokens left out."""
     found: Surprise = []
     for documents, mean, deviation in zip(surprise, policy.mean, policy.deviation, strict=True):
-        layer = []
-        for norms in documents:
-            s, values = mean, []
-            for g in norms[norms - mean <= policy.largest_z * deviation].tolist():
-                s = policy.smoothing * s + (1 - policy.smoothing) * g
-                values.append(s)
-            layer.append(np.array(values))
-        found.append(layer)
+        found.append([_smooth(policy, norms, mean, deviation) for norms in documents])
     return found
+
+
+def _smooth(policy: WritePolicy, norms: np.ndarray, mean: float, deviation: float) -> np.ndarray:
+    """Smooth one document `[n]`, as `titans.layers.writing.decide` does."""
+    from titans.layers.writing import FOLLOWING
+
+    smoothed, variance, values = mean, deviation**2, []
+    for g in norms.tolist():
+        above = g - mean
+        if above <= policy.largest_z * math.sqrt(variance):
+            smoothed = policy.smoothing * smoothed + (1 - policy.smoothing) * g
+            values.append(smoothed)
+        mean += (1 - FOLLOWING) * above
+        variance = FOLLOWING * variance + (1 - FOLLOWING) * above**2
+    return np.array(values)
 
 
 def _watched(

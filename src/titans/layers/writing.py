@@ -16,6 +16,8 @@ from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.recurrence import segment_product
 from titans.state import NeuralMemoryState, WriteState
 
+FOLLOWING = 0.99  # gamma: mean and deviation of the surprise follow a stream over some hundred tokens
+
 
 class Written(NamedTuple):
     """What became of the tokens of one call; anything for padding.
@@ -80,8 +82,10 @@ def write(
 def decide(state: WriteState, norm: Tensor, mask: Tensor | None) -> tuple[WriteState, Decision]:
     """Decide on consecutive tokens by their gradient norms `g`, with the state's beta, lambda and threshold tau.
 
-        dropped   (g_t - mean) / deviation > largest_z
+        dropped   g_t - m_{t-1} > largest_z d_{t-1}
         written   not dropped, and s_t > tau
+        m_t = gamma m_{t-1} + (1 - gamma) g_t                       mean, of dropped tokens too: what goes on
+        d_t^2 = gamma d_{t-1}^2 + (1 - gamma) (g_t - m_{t-1})^2     being an outlier becomes the rule
         s_t = beta s_{t-1} + (1 - beta) g_t       smoothed surprise, past dropped tokens as if they were not there
         a_t = beta a_{t-1} + [t is written]       activity
         kept = 1 - lambda a_t                     share of the weights that a written token keeps
@@ -97,13 +101,19 @@ def decide(state: WriteState, norm: Tensor, mask: Tensor | None) -> tuple[WriteS
     beta, threshold = state.smoothing.unsqueeze(1), state.threshold.unsqueeze(1)
     token = torch.ones_like(norm, dtype=torch.bool) if mask is None else mask
     judged = token & threshold.isfinite()  # the others are written, or left out, whatever they are
-    dropped = judged & (norm - state.mean.unsqueeze(1) > (state.largest_z * state.deviation).unsqueeze(1))
+    stays = torch.ones_like(norm).masked_fill(judged, FOLLOWING)
+    mean = _recurrence(stays, (1 - FOLLOWING) * norm * judged, state.mean)
+    above = norm - _before(mean, state.mean)
+    variance = _recurrence(stays, (1 - FOLLOWING) * above.square() * judged, state.deviation.square())
+    dropped = judged & (above > state.largest_z.unsqueeze(1) * _before(variance, state.deviation.square()).sqrt())
     smoothing = judged & ~dropped
     smoothed = _recurrence(torch.where(smoothing, beta, 1.0), (1 - beta) * norm * smoothing, state.smoothed)
     written = token & ~dropped & (smoothed > threshold)
     activity = _recurrence(torch.where(token, beta, 1.0), written.to(norm.dtype), state.activity)
     after = dataclasses.replace(
         state,
+        mean=mean[:, -1],
+        deviation=variance[:, -1].sqrt(),
         smoothed=smoothed[:, -1],
         activity=activity[:, -1],
         written=state.written + written.sum(1),
@@ -138,6 +148,11 @@ def _everywhere(state: WriteState, threshold: float) -> bool:
 def _count(q: Tensor, mask: Tensor | None) -> Tensor:
     """Count the tokens of each row of `q` `[B, H, N, d]`."""
     return torch.full((q.shape[0],), q.shape[2], device=q.device) if mask is None else mask.sum(1)
+
+
+def _before(x: Tensor, start: Tensor) -> Tensor:
+    """Move `x` `[B, b]` on by a token: what was known before each."""
+    return torch.cat([start.unsqueeze(1), x[:, :-1]], 1)
 
 
 def _recurrence(factor: Tensor, term: Tensor, start: Tensor) -> Tensor:

@@ -27,14 +27,14 @@ class WritePolicy:
     """When the memories of a model write: always, never, or only what surprises.
 
     Per memory layer and row, with `g_t` the norm of the token's gradient (the mean over heads): a token with
-    `(g_t - mean) / deviation > largest_z` is dropped; for the others `s_t = beta s_{t-1} + (1 - beta) g_t`, and a token
-    is written where `s_t > threshold`, else skipped. A written token also forgets a share `decay a_t` of the memory,
-    `a_t = beta a_{t-1} + [written]`.
+    `(g_t - mean) / deviation > largest_z` is dropped, where mean and deviation follow the stream; for the others
+    `s_t = beta s_{t-1} + (1 - beta) g_t`, and a token is written where `s_t > threshold`, else skipped. A written token
+    also forgets a share `decay a_t` of the memory, `a_t = beta a_{t-1} + [written]`.
 
     Args:
         write: "always", "gated" or "never".
         threshold: of each memory layer, in order; needed for "gated" only, as are mean and deviation.
-        mean: of each layer's gradient norm.
+        mean: of each layer's gradient norm, where a stream starts.
         deviation: its standard deviation.
         smoothing: beta, in [0, 1). Default 0.9.
         largest_z: above 0; inf drops nothing. Default 3.
@@ -128,9 +128,10 @@ class WritePolicy:
         if old is None:
             return new
         known = old.threshold.isfinite()  # elsewhere nothing has been measured
+        measured = {n: torch.where(known, getattr(old, n), getattr(new, n)) for n in ("mean", "deviation", "smoothed")}
         return dataclasses.replace(
             new,
-            smoothed=torch.where(known, old.smoothed, new.smoothed),
+            **measured,
             activity=old.activity,
             written=old.written,
             skipped=old.skipped,
