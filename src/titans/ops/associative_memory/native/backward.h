@@ -14,11 +14,12 @@ template <class T> class Backward {
     State<T> state_grad;           // after the present chunk, then before it
     Matrices<T> anchor, anchor_grad;
     Matrices<T> curves;                    // second derivatives at the products, times what is pulled back
-    Matrices<T> queries, query_slopes;     // each layer's input of the queries, and the slopes at their products
-    Matrices<T> input_grads, delta_grads;  // as chunk.inputs, chunk.deltas
+    Matrices<T> queries;                   // each layer's input of the queries [tokens, in]
+    Matrices<T> query_slopes;              // slopes at their products, then the products' gradients [tokens, out]
+    Matrices<T> input_grads, delta_grads, pull_grads;
     Matrices<T> turned;                    // transposed weights
     Matrix<T> y_grad, gram, mixed, back, gradient_grad;
-    Buffer<T> by_weights, by_surprise, carried;
+    Buffer<T> by_weights, by_surprise;
     T *weights_grad, *surprise_grad, *momentum_grad, past_grad;
     T *step_grad, *slope_grads, *gradient_row, *momentum_row, *pasts, *rstds, *ones;
     T *scale_grad, *unit, *aims, *ahead, steepest_grad;
@@ -30,7 +31,7 @@ template <class T> class Backward {
           y_grad(arena.matrix(tokens, p.widths[p.layers])), gram(arena.matrix(tokens, tokens)),
           mixed(arena.matrix(tokens, tokens)), back(arena.matrix(tokens, tokens)),
           gradient_grad(arena.matrix(tokens, tokens)), by_weights(arena, tokens, p.widest()),
-          by_surprise(arena, tokens, p.widest()), carried(arena, tokens, p.widest()) {
+          by_surprise(arena, tokens, p.widest()) {
         for (auto* part : {&weights_grad, &surprise_grad, &momentum_grad, &step_grad, &slope_grads, &gradient_row,
                            &momentum_row, &pasts, &rstds, &ones})
             *part = arena.row(tokens);
@@ -40,7 +41,7 @@ template <class T> class Backward {
             const int in = p.widths[i], out = p.widths[i + 1];
             for (auto* part : {&anchor, &anchor_grad}) part->push_back(arena.matrix(in, out));
             for (auto* part : {&queries, &input_grads}) part->push_back(arena.matrix(tokens, in));
-            for (auto* part : {&curves, &query_slopes, &delta_grads}) part->push_back(arena.matrix(tokens, out));
+            for (auto* part : {&curves, &query_slopes, &delta_grads, &pull_grads}) part->push_back(arena.matrix(tokens, out));
             turned.push_back(arena.matrix(out, in));
         }
         for (int i = 0; i < std::min(p.group, p.chunks); ++i) states.emplace_back(p, arena);
@@ -54,15 +55,13 @@ template <class T> class Backward {
         steepest_grad = 0;
         for (int i = 0; i < p.layers; ++i) {
             copy<T>(part<T>(p, p.memory, 2 * p.layers + i, head), p.widths[i + 1], anchor[i]);
-            each(anchor_grad[i], [&](int r, int j) { store(anchor_grad[i][r] + j, Vec<T>{}); });
         }
         for (int group = p.groups(); group-- > 0;) {
             const int first = group * p.group, count = std::min(p.chunks - first, p.group);
             states[0].restore(State<T>::kept(p, head, group));
             for (int i = 1; i < count; ++i) {
                 recall(head, first + i - 1, Trace<T>::of(p, head, first + i - 1));
-                states[i].set(states[i - 1]);
-                chunk.write(states[i]);
+                chunk.write(states[i - 1], states[i]);
             }
             for (int i = count; i-- > 0;) walk(head, first + i, states[i]);
         }
@@ -100,23 +99,22 @@ template <class T> class Backward {
         for (auto* row : {weights_grad, surprise_grad, momentum_grad, slope_grads})
             std::fill(row, row + padded<T>(tokens), T(0));
         past_grad = 0;
-        written(state);
+        written();
         read(head, c, state, trace);
         const size_t at = (head * p.chunks + c) * tokens;
         limited(trace, (T*)p.theta_grad + at);
         coefficients((T*)p.decay_grad + at, (T*)p.eta_grad + at);
         if (c == 0)
             for (int i = 0; i < p.layers; ++i) transpose(anchor[i], turned[i]);
-        errors(c ? state.weights : anchor, c ? state_grad.weights : anchor_grad);
+        errors(c ? state.weights : anchor, c == 0);
         deliver(p, input_grads[0], p.k_grad, head, c);
         deliver(p, chunk.v, p.v_grad, head, c);
     }
 
-    // Transpose `Chunk::write`: gradients of inputs, errors and coefficients, and of the state before.
-    void written(const State<T>& state) {
+    // Transpose what `Chunk::write` adds to the state: gradients of inputs, errors and coefficients.
+    void written() {
         T* reached_grad = gradient_grad[tokens - 1];  // the first layer sets, read() adds
         std::fill(reached_grad, reached_grad + padded<T>(tokens), T(0));
-        T a_grad = 0, b_grad = 0;
         for (int i = 0; i < p.layers; ++i) {
             const Matrix<T>&a = chunk.inputs[i], &delta = chunk.deltas[i];
             const Matrix<T>&w_grad = state_grad.weights[i], &s_grad = state_grad.surprise[i];
@@ -131,22 +129,8 @@ template <class T> class Backward {
                     store(input_grads[i][t] + j, -(load(w[t] + j) * reached + load(s[t] + j) * momentum));
             }
             product<WHOLE, false>(chunk.scaled(a, chunk.reached()), w_grad, Into<T>{delta_grads[i], -1});
-            product<WHOLE, false>(chunk.scaled(a, chunk.momentum), s_grad, Into<T>{delta_grads[i], -1, true});
-
-            const T keep = chunk.weights[tokens - 1], add = chunk.surprise[tokens - 1], past = chunk.past;
-            Vec<T> totals[3] = {};
-            each(w_grad, [&](int r, int j) {
-                const Vec<T> by_w = load(w_grad[r] + j), by_s = load(s_grad[r] + j);
-                const Vec<T> s_old = load(state.surprise[i][r] + j);
-                totals[0] += load(state.weights[i][r] + j) * by_w;
-                totals[1] += s_old * by_w;
-                totals[2] += s_old * by_s;
-                store(w_grad[r] + j, by_w * keep);
-                store(s_grad[r] + j, by_s * past + by_w * add);
-            });
-            a_grad += sum<T>(totals[0]), b_grad += sum<T>(totals[1]), past_grad += sum<T>(totals[2]);
+            product<WHOLE, false>(chunk.scaled(a, chunk.momentum), s_grad, Into<T>{delta_grads[i], -1, 1});
         }
-        weights_grad[tokens - 1] += a_grad, surprise_grad[tokens - 1] += b_grad;
     }
 
     // Transpose `Forward::read`.
@@ -195,8 +179,7 @@ template <class T> class Backward {
             surprise_grad[t] += dot(x[t], s[t], x.columns);
             for (int j = 0; j < x.columns; j += LANES<T>) store(w[t] + j, load(w[t] + j) * a + load(s[t] + j) * b);
         }
-        product<WHOLE, true>(chunk.scaled(x, chunk.weights), z_grad, Into<T>{state_grad.weights[i], 1, true});
-        product<WHOLE, true>(chunk.scaled(x, chunk.surprise), z_grad, Into<T>{state_grad.surprise[i], 1, true});
+        carry_surprise(i, state);
 
         product<LOWER, false>(x, chunk.transposed(a), [&](int t, int j, Vec<T> v) {
             store(gram[t] + j, v);
@@ -209,10 +192,24 @@ template <class T> class Backward {
             store(total, first && t < tokens - 1 ? here : load(total) + here);
             store(mixed[t] + j, v * load(chunk.gradient[t] + j));
         });
-        product<FROM_LOWER_T, true>(back, z_grad, Into<T>{delta_grads[i], -1, true});
-        product<FROM_LOWER_T, true>(mixed, x, Into<T>{input_grads[i], -1, true});
-        product<FROM_LOWER, false>(mixed, a, Into<T>{w, -1, true});
+        product<FROM_LOWER_T, true>(back, z_grad, Into<T>{delta_grads[i], -1, 1});
+        product<FROM_LOWER_T, true>(mixed, x, Into<T>{input_grads[i], -1, 1});
+        product<FROM_LOWER, false>(mixed, a, Into<T>{w, -1, 1});
         if (i) multiply(w, query_slopes[i - 1], query_slopes[i - 1]);
+    }
+
+    // Carry the gradient of the surprise back over the chunk, that of the weights being still the one after it.
+    void carry_surprise(int i, const State<T>& state) {
+        const Matrix<T>&w = state.weights[i], &s = state.surprise[i];
+        const Matrix<T>&w_grad = state_grad.weights[i], &s_grad = state_grad.surprise[i];
+        const T b = chunk.surprise[tokens - 1], h = chunk.past;
+        Vec<T> by_a = {}, by_b = {}, by_h = {};
+        product<WHOLE, true>(chunk.scaled(queries[i], chunk.surprise), query_slopes[i], [&](int r, int j, Vec<T> v) {
+            const Vec<T> old = load(s[r] + j), after = load(w_grad[r] + j), past = load(s_grad[r] + j);
+            by_a += load(w[r] + j) * after, by_b += old * after, by_h += old * past;
+            store(s_grad[r] + j, past * h + after * b + v);
+        });
+        weights_grad[tokens - 1] += sum<T>(by_a), surprise_grad[tokens - 1] += sum<T>(by_b), past_grad += sum<T>(by_h);
     }
 
     // Gradients of theta and of the limits; transposes `Forward::sizes`.
@@ -279,20 +276,31 @@ template <class T> class Backward {
         }
     }
 
-    // Transpose `Forward::errors`; leaves the gradients of keys in input_grads[0], of values in chunk.v.
-    void errors(const Matrices<T>& w, const Matrices<T>& w_grad) {
+    // Transpose `Forward::errors`; leaves the gradients of keys in input_grads[0], of values in chunk.v. Carries the
+    // gradient of the weights back over the chunk.
+    void errors(const Matrices<T>& w, bool apart) {
         for (int i = 0; i < last; ++i) {
             const Matrix<T>& grad = delta_grads[i];
-            const Matrix<T> pull_grad = carried.as(tokens, grad.columns);
-            multiply(grad, chunk.slopes[i], pull_grad);
+            multiply(grad, chunk.slopes[i], pull_grads[i]);
             multiply(grad, curves[i], grad);
-            product<WHOLE, false>(pull_grad, w[i + 1], Into<T>{delta_grads[i + 1], 1, true});
-            product<WHOLE, true>(pull_grad, chunk.deltas[i + 1], Into<T>{w_grad[i + 1], 1, true});
+            product<WHOLE, false>(pull_grads[i], w[i + 1], Into<T>{delta_grads[i + 1], 1, 1});
         }
         for (int t = 0; t < tokens; ++t) pulled(t, delta_grads[last][t]);
         for (int i = last; i >= 0; --i) {
-            product<WHOLE, true>(chunk.inputs[i], delta_grads[i], Into<T>{w_grad[i], 1, true});
-            product<WHOLE, false>(delta_grads[i], turned[i], Into<T>{input_grads[i], 1, true});
+            const Factors<T> read{chunk.scaled(queries[i], chunk.weights), query_slopes[i]};
+            const Factors<T> key{chunk.inputs[i], delta_grads[i]};
+            const Factors<T> error = i ? Factors<T>{pull_grads[i - 1], chunk.deltas[i]} : Factors<T>{};
+            const Into<T> weights{state_grad.weights[i], 1, chunk.weights[tokens - 1]};
+            if (apart) {
+                product<WHOLE, true>(read.left, read.right, weights);
+                product<WHOLE, true>(key.left, key.right, Into<T>{anchor_grad[i]});
+                if (i) product<WHOLE, true>(error.left, error.right, Into<T>{anchor_grad[i], 1, 1});
+            } else if (i) {
+                product<WHOLE, true, T>({read, key, error}, weights);
+            } else {
+                product<WHOLE, true, T>({read, key}, weights);
+            }
+            product<WHOLE, false>(delta_grads[i], turned[i], Into<T>{input_grads[i], 1, 1});
             if (i) multiply_add(input_grads[i], chunk.slopes[i - 1], delta_grads[i - 1]);
         }
     }

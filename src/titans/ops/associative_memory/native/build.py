@@ -17,7 +17,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread", "-Wno-psabi")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wno-psabi")
 PATIENCE = 300  # seconds that the compiler may take
 
 log = logging.getLogger(__name__)

@@ -132,18 +132,17 @@ template <class T> struct Chunk {
         return out;
     }
 
-    // Add the chunk's gradients, and decay, to a state.
-    void write(const State<T>& state) const {
+    // The state after the chunk, from that before it; both may be one.
+    void write(const State<T>& before, const State<T>& after) const {
         const T a = weights[tokens - 1], b = surprise[tokens - 1], h = past;
         for (int i = 0; i < p.layers; ++i) {
-            const Matrix<T>&w = state.weights[i], &s = state.surprise[i];
-            each(w, [&](int r, int j) {
-                const Vec<T> old = load(s[r] + j);
-                store(w[r] + j, load(w[r] + j) * a + old * b);
-                store(s[r] + j, old * h);
+            const Matrix<T>&w = before.weights[i], &s = before.surprise[i];
+            product<WHOLE, true>(scaled(inputs[i], reached()), deltas[i], [&](int r, int j, Vec<T> v) {
+                store(after.weights[i][r] + j, load(w[r] + j) * a + load(s[r] + j) * b - v);
             });
-            product<WHOLE, true>(scaled(inputs[i], reached()), deltas[i], Into<T>{w, -1, true});
-            product<WHOLE, true>(scaled(inputs[i], momentum), deltas[i], Into<T>{s, -1, true});
+            product<WHOLE, true>(scaled(inputs[i], momentum), deltas[i], [&](int r, int j, Vec<T> v) {
+                store(after.surprise[i][r] + j, load(s[r] + j) * h - v);
+            });
         }
     }
 };

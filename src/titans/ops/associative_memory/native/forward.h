@@ -38,7 +38,7 @@ template <class T> class Forward {
             chunk.coefficients(trace.limits);
             read(trace);
             deliver(p, reads[chunk.last], p.y, head, c);
-            chunk.write(state);
+            chunk.write(state, state);
         }
         state.deliver(p, p.results, head);
     }
@@ -94,12 +94,12 @@ template <class T> class Forward {
     void read(const Trace<T>& trace) {
         for (int i = 0; i < p.layers; ++i) {
             const Matrix<T>&x = i ? reads[i - 1] : chunk.q, &z = trace.reads[i];
-            product<WHOLE, false>(x, state.weights[i], Into<T>{z, 1, false, chunk.weights});
-            product<WHOLE, false>(x, state.surprise[i], Into<T>{z, 1, true, chunk.surprise});
+            product<WHOLE, false>(x, state.weights[i], Into<T>{z, 1, 0, chunk.weights});
+            product<WHOLE, false>(x, state.surprise[i], Into<T>{z, 1, 1, chunk.surprise});
             product<LOWER, false>(x, chunk.transposed(chunk.inputs[i]), [&](int t, int j, Vec<T> gram) {
                 store(mixed[t] + j, gram * load(chunk.gradient[t] + j));
             });
-            product<FROM_LOWER, false>(mixed, chunk.deltas[i], Into<T>{z, -1, true});
+            product<FROM_LOWER, false>(mixed, chunk.deltas[i], Into<T>{z, -1, 1});
             const Matrix<T>& y = reads[i];
             if (i < chunk.last)
                 with_activation(p.activation, [&](auto kind) {

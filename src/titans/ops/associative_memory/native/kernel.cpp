@@ -36,6 +36,7 @@ template <class Pass> void run(const Problem& p) {
 
 using namespace titans;
 
+#pragma GCC visibility push(default)
 extern "C" {
 void forward(const Problem* p) { run<Forward<REAL>>(*p); }
 void backward(const Problem* p) { run<Backward<REAL>>(*p); }
@@ -46,3 +47,4 @@ int64_t backward_scratch(const Problem* p) { return scratch_size<Backward<REAL>>
 int64_t trace_size(const Problem* p) { return Trace<REAL>::size(*p); }
 int64_t state_size(const Problem* p) { return State<REAL>::size(*p); }
 }
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "vector.h"
 
@@ -34,60 +35,72 @@ enum Part {
     FROM_LOWER_T,    // the left operand is the transpose of one
 };
 
-// Where a product goes: out = [out +] scale * row_scale[row] * product.
+// Where a product goes: out = keep * out + scale * row_scale[row] * product.
 template <class T> struct Into {
     Matrix<T> out;
-    T scale = 1;
-    bool add = false;
+    T scale = 1, keep = 0;
     const T* row_scale = nullptr;
 
     void operator()(int i, int j, Vec<T> v) const {
         T* p = out[i] + j;
         v *= row_scale ? scale * row_scale[i] : scale;
-        store(p, add ? load(p) + v : v);
+        if (keep != 0) v += load(p) * keep;
+        store(p, v);
     }
 };
 
-template <class T, int R, int C, bool transposed, class Out>
-inline void tile(int i, int j, int first, int last, const Matrix<T>& a, const Matrix<T>& b, const Out& out) {
+template <class T> struct Factors {
+    Matrix<T> left, right;
+};
+
+template <Part part, class T, int R, int C, bool transposed, class Out>
+inline void tile(int i, int j, const Factors<T>* factors, int count, const Out& out) {
     Vec<T> sums[R][C] = {};
-    const T* x = transposed ? a[first] + i : a[i] + first;
-    const T* y = b[first] + j;
-    for (int p = first; p < last; ++p) {
-        Vec<T> right[C];
-        for (int c = 0; c < C; ++c) right[c] = load(y + c * LANES<T>);
-        for (int r = 0; r < R; ++r) {
-            const Vec<T> left = Vec<T>{} + x[transposed ? r : (size_t)r * a.ld];
-            for (int c = 0; c < C; ++c) sums[r][c] += left * right[c];
+    for (const Factors<T>* f = factors; f < factors + count; ++f) {
+        const Matrix<T>&a = f->left, &b = f->right;
+        const int first = part == FROM_LOWER_T ? i : 0, last = part == FROM_LOWER ? i + R : b.rows;
+        const T* x = transposed ? a[first] + i : a[i] + first;
+        const T* y = b[first] + j;
+        for (int p = first; p < last; ++p) {
+            Vec<T> right[C];
+            for (int c = 0; c < C; ++c) right[c] = load(y + c * LANES<T>);
+            for (int r = 0; r < R; ++r) {
+                const T left = x[transposed ? r : (size_t)r * a.ld];
+                for (int c = 0; c < C; ++c) sums[r][c] += left * right[c];
+            }
+            x += transposed ? a.ld : 1;
+            y += b.ld;
         }
-        x += transposed ? a.ld : 1;
-        y += b.ld;
     }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) out(i + r, j + c * LANES<T>, sums[r][c]);
+    const Out into = out;  // a copy, which no store can change: its members stay in registers
+#pragma GCC unroll 6  // or the sums would leave their registers to be counted through
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int c = 0; c < C; ++c) into(i + r, j + c * LANES<T>, sums[r][c]);
+    }
 }
 
-// out(row, column, sums) of a b, or of a^T b, for each vector of the result.
+// Call out(row, column, sums) with each vector of the sum of the factors' products, the left ones transposed or not.
 template <Part part, bool transposed, class T, class Out>
-inline void product(const Matrix<T>& a, const Matrix<T>& b, const Out& out) {
+inline void product(std::initializer_list<Factors<T>> factors, const Out& out) {
     constexpr int BLOCK = 6;  // rows; with two vectors of columns, 12 sums, 2 vectors and a factor fill 16 registers
-    const int rows = transposed ? a.columns : a.rows, inner = transposed ? a.rows : a.columns, columns = b.width();
+    const Factors<T>* f = factors.begin();
+    const int rows = transposed ? f->left.columns : f->left.rows, columns = f->right.width(), n = factors.size();
     for (int j = 0; j < columns; j += 2 * LANES<T>) {
         const bool two = columns - j > LANES<T>;
         for (int i = 0; i < rows;) {
             const int left = rows - i, count = left >= BLOCK ? BLOCK : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-            const int first = part == FROM_LOWER_T ? i : 0, last = part == FROM_LOWER ? i + count : inner;
             if (part != LOWER || j < i + count) {
                 if (two) {
-                    if (count == BLOCK) tile<T, BLOCK, 2, transposed>(i, j, first, last, a, b, out);
-                    else if (count == 4) tile<T, 4, 2, transposed>(i, j, first, last, a, b, out);
-                    else if (count == 2) tile<T, 2, 2, transposed>(i, j, first, last, a, b, out);
-                    else tile<T, 1, 2, transposed>(i, j, first, last, a, b, out);
+                    if (count == BLOCK) tile<part, T, BLOCK, 2, transposed>(i, j, f, n, out);
+                    else if (count == 4) tile<part, T, 4, 2, transposed>(i, j, f, n, out);
+                    else if (count == 2) tile<part, T, 2, 2, transposed>(i, j, f, n, out);
+                    else tile<part, T, 1, 2, transposed>(i, j, f, n, out);
                 } else {
-                    if (count == BLOCK) tile<T, BLOCK, 1, transposed>(i, j, first, last, a, b, out);
-                    else if (count == 4) tile<T, 4, 1, transposed>(i, j, first, last, a, b, out);
-                    else if (count == 2) tile<T, 2, 1, transposed>(i, j, first, last, a, b, out);
-                    else tile<T, 1, 1, transposed>(i, j, first, last, a, b, out);
+                    if (count == BLOCK) tile<part, T, BLOCK, 1, transposed>(i, j, f, n, out);
+                    else if (count == 4) tile<part, T, 4, 1, transposed>(i, j, f, n, out);
+                    else if (count == 2) tile<part, T, 2, 1, transposed>(i, j, f, n, out);
+                    else tile<part, T, 1, 1, transposed>(i, j, f, n, out);
                 }
             }
             i += count;
@@ -95,19 +108,40 @@ inline void product(const Matrix<T>& a, const Matrix<T>& b, const Out& out) {
     }
 }
 
+template <Part part, bool transposed, class T, class Out>
+inline void product(const Matrix<T>& a, const Matrix<T>& b, const Out& out) {
+    product<part, transposed, T>({{a, b}}, out);
+}
+
+// Transpose a square of vectors: halves of pairs of them are exchanged, then quarters, and so on.
+template <class T, int half> inline void transpose_square(Vec<T>* v) {
+    constexpr int SIDE = LANES<T>;
+    typename Vectors<T>::I low, high;
+#pragma GCC unroll 16
+    for (int i = 0; i < SIDE; ++i) {
+        low[i] = i & half ? i - half + SIDE : i;
+        high[i] = i & half ? i + SIDE : i + half;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < SIDE; ++i) {
+        if (i & half) continue;
+        const Vec<T> a = v[i], b = v[i + half];
+        v[i] = __builtin_shuffle(a, b, low), v[i + half] = __builtin_shuffle(a, b, high);
+    }
+    if constexpr (half > 1) transpose_square<T, half / 2>(v);
+}
+
 template <class T> inline void transpose(const Matrix<T>& x, const Matrix<T>& out) {
     constexpr int SIDE = LANES<T>;
     for (int i = 0; i < x.rows; i += SIDE)
         for (int j = 0; j < x.columns; j += SIDE) {
-            const int rows = std::min(SIDE, x.rows - i), columns = std::min(SIDE, x.columns - j);
-            for (int c = 0; c < columns; ++c) {
-                Vec<T> v = {};
-                if (rows == SIDE)
-                    for (int r = 0; r < SIDE; ++r) v[r] = x[i + r][j + c];
-                else
-                    for (int r = 0; r < rows; ++r) v[r] = x[i + r][j + c];
-                store(out[j + c] + i, v);
-            }
+            Vec<T> v[SIDE];
+#pragma GCC unroll 16
+            for (int r = 0; r < SIDE; ++r) v[r] = i + r < x.rows ? load(x[i + r] + j) : Vec<T>{};
+            transpose_square<T, SIDE / 2>(v);
+#pragma GCC unroll 16
+            for (int c = 0; c < SIDE; ++c)
+                if (j + c < x.columns) store(out[j + c] + i, v[c]);
         }
 }
 

@@ -184,12 +184,6 @@ template <class T> struct State {
         for (auto* part : {&weights, &surprise})
             for (auto& m : *part) copy<T>(m, to, m.columns), to += m.rows * m.columns;
     }
-    void set(const State& other) const {
-        for (size_t i = 0; i < weights.size(); ++i) {
-            copy<T>(other.weights[i].data, other.weights[i].ld, weights[i]);
-            copy<T>(other.surprise[i].data, other.surprise[i].ld, surprise[i]);
-        }
-    }
 };
 
 }  // namespace titans

@@ -20,6 +20,7 @@ template <> struct Vectors<float> {
 };
 template <> struct Vectors<double> {
     typedef double V __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int64_t I __attribute__((vector_size(VECTOR_BYTES)));
 };
 template <class T> using Vec = typename Vectors<T>::V;
 template <class T> constexpr int LANES = VECTOR_BYTES / sizeof(T);
@@ -38,18 +39,25 @@ template <class T> inline T sum(Vec<T> v) {
     return total;
 }
 
+// The number in every lane. (Adding it to 0 is not the same: -0 would not survive, so a compiler must not drop the sum.)
+template <class T> inline Vec<T> all(T x) {
+    Vec<T> v;
+    for (int i = 0; i < LANES<T>; ++i) v[i] = x;
+    return v;
+}
+
 // e^x for x <= 0, to 2 ulp: below the smallest normal number it is 0.
 inline Vec<float> exp_negative(Vec<float> x) {
     typedef Vectors<float>::I I;
-    const Vec<float> shift = Vec<float>{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
+    const Vec<float> shift = all(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
     I tiny = x < -87.f;
-    x = tiny ? Vec<float>{} - 87.f : x;
+    x = tiny ? all(-87.f) : x;
     Vec<float> n = x * 1.44269504f + shift;
     I exponent;
     std::memcpy(&exponent, &n, sizeof n);
     n -= shift;
     Vec<float> r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    Vec<float> p = Vec<float>{} + 1.9875691500e-4f;
+    Vec<float> p = all(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
@@ -70,7 +78,7 @@ inline Vec<double> exp_negative(Vec<double> x) {
 inline Vec<float> normal_tail(Vec<float> x, Vec<float> e) {
     // A polynomial in 1 / (1 + 0.3 x / sqrt(2)), fitted to 5e-8 relative for all x whose e is not 0.
     Vec<float> t = 1.f / (x * 0.212132034f + 1.f);
-    Vec<float> p = Vec<float>{} - 0.0647171438f;
+    Vec<float> p = all(-0.0647171438f);
     p = p * t + 0.242548734f;
     p = p * t - 0.255614251f;
     p = p * t + 0.273198694f;
@@ -95,7 +103,7 @@ template <class T> struct Bend {
 };
 
 template <class T, Activation kind> inline Bend<T> bend(Vec<T> x) {
-    const Vec<T> zero = {}, one = zero + T(1);
+    const Vec<T> zero = {}, one = all(T(1));
     const Vec<T> size = x < zero ? -x : x;
     if (kind == GELU) {
         const Vec<T> e = exp_negative(size * size * T(-0.5)), tail = normal_tail(size, e);
