@@ -87,7 +87,7 @@ def chunked(
 
 
 def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
-    """Run through the chunks of a span; whole ones with one forget gate by the written-out derivative."""
+    """Run through the chunks of a span; where rows are alike and have one forget gate, by the written-out derivative."""
     engine = _engine(options, tokens, span)
     if engine is None:
         return _scan(options, tokens, memory, span.ends())
@@ -104,13 +104,13 @@ def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[
     layers = len(memory.weights)
     weights, surprise = rest[:layers], rest[layers : 2 * layers]
     norm = rest[-1].flatten(2, 3) if options.surprise else None
-    return Memory(weights, surprise, weights), [(y.flatten(2, 3), norm)]
+    return Memory(weights, surprise, weights if span.complete else memory.anchor), [(y.flatten(2, 3), norm)]
 
 
 def _engine(options: Options, tokens: Tokens, span: Span) -> Engine | None:
     """Choose what runs a span's chunks; None: autograd."""
-    whole = span.complete is True and tokens.mask is None and tokens.decay.shape[-2] == 1
-    if options.rule == "token" or not whole or torch.compiler.is_compiling():
+    alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
+    if options.rule == "token" or not alike or torch.compiler.is_compiling():
         return None
     if native.available(tokens.q):
         return native

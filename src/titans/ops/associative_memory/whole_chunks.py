@@ -1,4 +1,4 @@
-"""A run of whole chunks as one step of autograd, for the chunk rule with one forget gate a head."""
+"""A run of chunks as one step of autograd, for the chunk rule with one forget gate a head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Engine(Protocol):
     """
 
     def forward(self, options: Options, inputs: Sequence[Any], keep: bool) -> tuple[list[Tensor], Any]:
-        """Read and write whole chunks.
+        """Read and write chunks of equal size; the first may start, and the only one end, inside a chunk of the stream.
 
         Args:
             options: of the call.

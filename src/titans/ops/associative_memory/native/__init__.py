@@ -1,4 +1,4 @@
-"""A run of whole chunks as one call of compiled code, for the chunk rule with one forget gate a head on the CPU.
+"""A run of chunks as one call of compiled code, for the chunk rule with one forget gate a head on the CPU.
 
 The same mathematics as `analytic`, but one head at a time, so that its state stays in the processor's cache from chunk
 to chunk, and with no call in between. Compiled on first use where a C++ compiler is installed (`build`); everything
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from titans.ops.associative_memory.native.build import library
 from titans.ops.associative_memory.network import Options
@@ -49,12 +50,15 @@ class Problem(ctypes.Structure):
 
 
 def available(x: Tensor) -> bool:
-    """Tell whether the kernel serves tensors like `x`; compiles it if it was never asked before."""
-    return type(x) is Tensor and x.device.type == "cpu" and x.dtype in REALS and library(REALS[x.dtype]) is not None
+    """Tell whether the kernel serves tensors like `x` here and now; compiles it if it was never asked before."""
+    if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in REALS:
+        return False
+    # A mode, such as fake tensors or a counter of operations, must see each of them.
+    return _get_current_dispatch_mode() is None and library(REALS[x.dtype]) is not None
 
 
 def forward(options: Options, inputs: Sequence[Any], keep: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Read and write whole chunks; arguments and results as of `analytic.forward`."""
+    """Read and write chunks; arguments and results as of `Engine.forward`."""
     call = _Call(options, inputs)
     q, v, memory = inputs[0], inputs[2], inputs[7:]
     y = torch.empty_like(v, memory_format=torch.contiguous_format)
@@ -74,7 +78,7 @@ def forward(options: Options, inputs: Sequence[Any], keep: bool) -> tuple[list[T
 def backward(
     options: Options, inputs: Sequence[Any], kept: list[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Carry gradients back; arguments and results as of `analytic.backward`."""
+    """Carry gradients back; arguments and results as of `Engine.backward`."""
     call = _Call(options, inputs)
     results = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
     scale = None if inputs[6] is None else inputs[6].new_empty(len(inputs[0]), *inputs[6].shape)

@@ -109,6 +109,7 @@ template <class T> struct Chunk {
 
     void coefficients(const T* limits) {
         T a = 1, b = 0, h = 1;
+        std::fill(steps, steps + padded<T>(tokens), T(0));
         for (int t = 0; t < tokens; ++t) {
             a *= decay[t], h *= eta[t], b = decay[t] * b + h;
             weights[t] = a, surprise[t] = b;

@@ -126,7 +126,7 @@ template <class T, int half> inline void transpose_square(Vec<T>* v) {
     for (int i = 0; i < SIDE; ++i) {
         if (i & half) continue;
         const Vec<T> a = v[i], b = v[i + half];
-        v[i] = __builtin_shuffle(a, b, low), v[i + half] = __builtin_shuffle(a, b, high);
+        v[i] = pick<T>(a, b, low), v[i + half] = pick<T>(a, b, high);
     }
     if constexpr (half > 1) transpose_square<T, half / 2>(v);
 }

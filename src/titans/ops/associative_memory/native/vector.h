@@ -46,6 +46,17 @@ template <class T> inline Vec<T> all(T x) {
     return v;
 }
 
+// Lanes of a, and counted on from there of b.
+template <class T> inline Vec<T> pick(Vec<T> a, Vec<T> b, typename Vectors<T>::I index) {
+#ifdef __clang__  // has no such builtin, and needs none
+    Vec<T> v;
+    for (int i = 0; i < LANES<T>; ++i) v[i] = index[i] < LANES<T> ? a[index[i]] : b[index[i] - LANES<T>];
+    return v;
+#else
+    return __builtin_shuffle(a, b, index);
+#endif
+}
+
 // e^x for x <= 0, to 2 ulp: below the smallest normal number it is 0.
 inline Vec<float> exp_negative(Vec<float> x) {
     typedef Vectors<float>::I I;
