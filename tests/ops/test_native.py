@@ -74,8 +74,8 @@ def test_any_width_and_chunk_size(make_case, close, kernel, poisoned, data):
 
 @pytest.mark.parametrize("activation", ["gelu", "silu", "relu"])
 def test_float32_of_the_usual_sizes(make_case, close, kernel, monkeypatch, activation):
-    options = {"batch": 1, "tokens": 128, "width": 64, "hidden": 128, "chunk_size": 64, "residual": True, "norm": "head",
-               "activation": activation, "step": 0.5 / 64, "limited": True}  # fmt: skip
+    options = {"batch": 1, "tokens": 128, "width": 64, "hidden": 128, "chunk_size": 64, "residual": True,
+               "norm": "head", "activation": activation, "step": 0.5 / 64, "limited": True}  # fmt: skip
     single = make_case(**options, dtype=torch.float32).gradients()
     monkeypatch.setattr(NATIVE, "available", lambda x: False)
     close(single, make_case(**options).gradients(), 1e-4)

@@ -87,7 +87,7 @@ def chunked(
 
 
 def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
-    """Run through the chunks of a span; where rows are alike and have one forget gate, by the written-out derivative."""
+    """Run through a span's chunks; by the written-out derivative where rows are alike and have one forget gate."""
     engine = _engine(options, tokens, span)
     if engine is None:
         return _scan(options, tokens, memory, span.ends())
