@@ -98,7 +98,7 @@ template <class T, class Pointer> inline T* part(const Problem& p, Pointer tenso
     return (T*)tensors[i] + head * p.widths[i % p.layers] * p.widths[i % p.layers + 1];
 }
 
-// Call f(pointers to a vector in each matrix...) for all vectors of matrices of one shape; f gets the row, too.
+// Call f(row, column) for each vector of a matrix of this shape.
 template <class T, class F> inline void each(const Matrix<T>& shape, F f) {
     for (int i = 0; i < shape.rows; ++i)
         for (int j = 0; j < shape.columns; j += LANES<T>) f(i, j);
