@@ -43,15 +43,20 @@ CASES = {
 cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 
 CHUNKED = importlib.import_module("titans.ops.associative_memory.chunked")
-ANALYTIC = importlib.import_module("titans.ops.associative_memory.analytic")
+ENGINES = {name: importlib.import_module(f"titans.ops.associative_memory.{name}") for name in ("native", "analytic")}
+NATIVE = ENGINES["native"]
 
 
-@pytest.fixture(autouse=True, scope="module", params=[1, 1000], ids=["analytic", "autograd"])
+@pytest.fixture(autouse=True, scope="module", params=["native", "analytic", "autograd"])
 def whole_chunks(request):
-    """Run whole chunks by the written-out derivative from one on, or never."""
-    usual, CHUNKED.ANALYTIC_CHUNKS = CHUNKED.ANALYTIC_CHUNKS, request.param
-    yield request.param
-    CHUNKED.ANALYTIC_CHUNKS = usual
+    """Run whole chunks, from one on, by one engine only."""
+    if request.param == "native" and NATIVE.library("double") is None:
+        pytest.skip("no C++ compiler that the native kernel could be made with")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CHUNKED, "ANALYTIC_CHUNKS", 1 if request.param == "analytic" else 1000)
+        if request.param != "native":
+            patch.setattr(NATIVE, "available", lambda x: False)
+        yield request.param
 
 
 @st.composite
@@ -403,12 +408,12 @@ def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, option
 @pytest.mark.parametrize("group", [1, 8, 12])
 def test_groups_change_no_gradient(make_case, close, monkeypatch, group, limited, whole_chunks):
     """The written-out derivative, in groups of 1, 2 and 3 chunks; the last one is smaller."""
-    if whole_chunks > 1:
+    if whole_chunks == "autograd":
         pytest.skip("autograd has groups of its own: the test above")
     case = make_case(tokens=35, chunk_size=4, residual=True, norm="head", limited=limited, offset=1, step=0.05)
     whole = case.gradients()
     close(whole, case.gradients(implementation="reference"), EXACT)
-    monkeypatch.setattr(ANALYTIC, "GROUP", group)
+    monkeypatch.setattr(ENGINES[whole_chunks], "GROUP", group)
     close(case.gradients(), whole, 1e-12)
 
 
@@ -448,7 +453,7 @@ def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(mak
 
 
 def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, whole_chunks):
-    if whole_chunks > 1:
+    if whole_chunks == "autograd":
         pytest.skip("by autograd: the test above")
 
     def per_chunk():
@@ -456,12 +461,12 @@ def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, wh
 
     _, state = kept_bytes(make_case, 1)
     assert per_chunk() < state / 6  # what is kept of two tokens, and a 512th of a state
-    monkeypatch.setattr(ANALYTIC, "GROUP", 2)
+    monkeypatch.setattr(ENGINES[whole_chunks], "GROUP", 2)
     assert per_chunk() > state / 2  # a group of one chunk: the measure sees every state
 
 
 def test_backward_frees_what_was_kept(make_case, whole_chunks):
-    if whole_chunks > 1:
+    if whole_chunks == "autograd":
         pytest.skip("autograd frees by itself")
     case = make_case(batch=1, heads=1, width=16, hidden=64, tokens=512, chunk_size=8, dtype=torch.float32, limited=True)
     leaves = case.leaves()

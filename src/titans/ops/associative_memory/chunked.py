@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.analytic import AnalyticRun, thirds
+from titans.ops.associative_memory import analytic, native
 from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
+from titans.ops.associative_memory.whole_chunks import Engine, WholeChunks, thirds
 from titans.ops.grid import Span, layout, renew
 from titans.ops.scan import group_size, scan
 
@@ -86,9 +87,9 @@ def chunked(
 
 
 def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
-    """Run through the chunks of a span; whole ones with one forget gate by the written-out derivative."""
-    whole = span.complete is True and tokens.mask is None and tokens.decay.shape[-2] == 1
-    if options.rule == "token" or not whole or span.blocks < ANALYTIC_CHUNKS or torch.compiler.is_compiling():
+    """Run through a span's chunks; by the written-out derivative where rows are alike and have one forget gate."""
+    engine = _engine(options, tokens, span)
+    if engine is None:
         return _scan(options, tokens, memory, span.ends())
 
     def generic(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -99,11 +100,21 @@ def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[
         return torch.cat([y for y, _ in outputs], 2).unflatten(2, (span.blocks, -1)), *memory.weights, *memory.surprise
 
     inputs = (*tokens[:6], options.network.norm_weight, *memory.weights, *memory.surprise, *memory.anchor)
-    y, *rest = AnalyticRun.apply(options, generic, *inputs)  # type: ignore[no-untyped-call]
+    y, *rest = WholeChunks.apply(engine, options, generic, *inputs)  # type: ignore[no-untyped-call]
     layers = len(memory.weights)
     weights, surprise = rest[:layers], rest[layers : 2 * layers]
     norm = rest[-1].flatten(2, 3) if options.surprise else None
-    return Memory(weights, surprise, weights), [(y.flatten(2, 3), norm)]
+    return Memory(weights, surprise, weights if span.complete else memory.anchor), [(y.flatten(2, 3), norm)]
+
+
+def _engine(options: Options, tokens: Tokens, span: Span) -> Engine | None:
+    """Choose what runs a span's chunks; None: autograd."""
+    alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
+    if options.rule == "token" or not alike or torch.compiler.is_compiling():
+        return None
+    if native.available(tokens.q):
+        return native
+    return analytic if span.blocks >= ANALYTIC_CHUNKS else None
 
 
 def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Tensor]) -> tuple[Memory, list[Output]]:

@@ -11,72 +11,50 @@ Tensors are laid out `[C, M, b, d]`: chunk, row and head, token, channel. A stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from titans.ops.associative_memory.analytic.backward import Gradients, Rewritten, backward
+from titans.ops.associative_memory.analytic.backward import Gradients, Rewritten, walk_back
 from titans.ops.associative_memory.analytic.forward import Constants, Tokens, Trace, read, rewrite, write
 from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
+from titans.ops.associative_memory.whole_chunks import thirds
 
 GROUP = 1024  # tokens whose states are kept at once and whose reads are one product
 
 
-class AnalyticRun(torch.autograd.Function):
-    """Read and write whole chunks.
-
-    Inputs: the options; the same by autograd, for derivatives of derivatives; q, k, v `[B, H, C, b, d]`, theta, decay
-    (one a head, `[B, H, C, 1, b]`) and eta; the norm's scale `[H, 1, d]` or None; the weights, surprises and anchors.
-    Outputs: reads `[B, H, C, b, d]`, the final weights and surprises, and the gradient norms where asked for.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, options: Options, generic: Callable[..., Any], *inputs: Any) -> tuple[Tensor, ...]:
-        """Run through the groups, keeping their traces where a gradient may be asked for."""
-        batch, keep = len(inputs[0]), any(ctx.needs_input_grad)
-        constants = _constants(options, inputs[6], inputs[0])
-        weights, surprise, anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])
-        states = [torch.cat(pair, 1) for pair in zip(weights, surprise, strict=True)]
-        y, kept = torch.empty_like(inputs[2]), []
-        norms = y.new_empty(y.shape[:-1]) if options.surprise else None
-        for i, place in enumerate(_places(inputs[0])):
-            q, k, v, *gates = _lay_out(inputs[:6], place)
-            tokens = Tokens(q, k, v, coefficients(*gates))
-            stacks, given, deltas, trace = write(constants, tokens, states, None if i else anchor)
-            found, reads = read(constants, tokens, stacks, given, deltas, trace.limits)
-            if keep:
-                kept.append((states, trace._replace(reads=reads)))
-            y[:, :, place] = _rows(found, batch)
-            if norms is not None:
-                norms[:, :, place] = _rows(gradient_square(given, deltas).sqrt().squeeze(-1), batch)
-            states = [stack[-1].clone() for stack in stacks]
-        leaves, ctx.structure = tree_flatten(kept)
-        ctx.options, ctx.generic = options, generic
-        ctx.save_for_backward(*inputs, *leaves)  # nowhere else: autograd frees these, and hooks see them
-        if norms is None:
-            return y, *_unpack(states, batch)
-        ctx.mark_non_differentiable(norms)
-        return y, *_unpack(states, batch), norms
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Walk back through the groups; by autograd where the result must itself be differentiable."""
-        saved, count = ctx.saved_tensors, len(ctx.needs_input_grad) - 2  # once: under a checkpoint they come only once
-        inputs, leaves = saved[:count], saved[count:]
-        with torch.autocast(grads[0].device.type, enabled=False):
-            if torch.is_grad_enabled():
-                return None, None, *_by_autograd(ctx.generic, inputs, grads)
-            return None, None, *_walk_back(ctx.options, inputs, tree_unflatten(leaves, ctx.structure), grads)
+def forward(
+    options: Options, inputs: Sequence[Any], keep: bool
+) -> tuple[list[Tensor], list[tuple[list[Tensor], Trace]]]:
+    """Run through the groups, keeping their traces where asked to; arguments and results as of `Engine`."""
+    batch = len(inputs[0])
+    constants = _constants(options, inputs[6], inputs[0])
+    weights, surprise, anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])
+    states = [torch.cat(pair, 1) for pair in zip(weights, surprise, strict=True)]
+    y, kept = torch.empty_like(inputs[2]), []
+    norms = y.new_empty(y.shape[:-1]) if options.surprise else None
+    for i, place in enumerate(_places(inputs[0])):
+        q, k, v, *gates = _lay_out(inputs[:6], place)
+        tokens = Tokens(q, k, v, coefficients(*gates))
+        stacks, given, deltas, trace = write(constants, tokens, states, None if i else anchor)
+        found, reads = read(constants, tokens, stacks, given, deltas, trace.limits)
+        if keep:
+            kept.append((states, trace._replace(reads=reads)))
+        y[:, :, place] = _rows(found, batch)
+        if norms is not None:
+            norms[:, :, place] = _rows(gradient_square(given, deltas).sqrt().squeeze(-1), batch)
+        states = [stack[-1].clone() for stack in stacks]
+    outputs = [y, *_unpack(states, batch)]
+    return outputs if norms is None else [*outputs, norms], kept
 
 
-def _walk_back(
+def backward(
     options: Options, inputs: Sequence[Any], kept: list[tuple[list[Tensor], Trace]], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Go through the groups, with what was kept of each, from the last to the first; returns all inputs' gradients."""
+    """Go through the groups from the last to the first; arguments and results as of `Engine`."""
     batch, layers = len(inputs[0]), len(inputs[7:]) // 3
     constants = _constants(options, inputs[6], inputs[0])
     anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])[2]
@@ -93,7 +71,7 @@ def _walk_back(
         tokens = Tokens(q, k, v, Coefficients(*(x.detach() for x in c)))
         start, trace = kept.pop()
         rewritten = Rewritten(*rewrite(constants, tokens, start, trace))
-        here = backward(constants, tokens, trace, rewritten, grad, after, None if i else anchor)
+        here = walk_back(constants, tokens, trace, rewritten, grad, after, None if i else anchor)
         found = [*here.tokens[:3], *torch.autograd.grad(c, gates, here.tokens.c)]
         for result, x in zip(results, found, strict=True):
             result[:, :, places[i]] = _rows(x, batch)
@@ -102,20 +80,6 @@ def _walk_back(
     assert at_anchor is not None
     state = [*_unpack(after, batch), *(x.unflatten(0, (batch, -1)) for x in at_anchor)]
     return [*results, _scale_gradient(inputs[6], at_norm, batch), *state]
-
-
-def _by_autograd(generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
-    """Differentiate the parallel form by autograd, so that the gradients can be differentiated again."""
-    wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
-    outputs = generic(*inputs)
-    pairs = [(y, g) for y, g in zip(outputs, grads, strict=False) if y.requires_grad]
-    found = torch.autograd.grad(
-        [y for y, _ in pairs], [inputs[i] for i in wanted], [g for _, g in pairs], create_graph=True, allow_unused=True
-    )
-    results: list[Tensor | None] = [None] * len(inputs)
-    for i, grad in zip(wanted, found, strict=True):
-        results[i] = grad
-    return results
 
 
 def _constants(options: Options, scale: Tensor | None, like: Tensor) -> Constants:
@@ -144,13 +108,6 @@ def _scale_gradient(scale: Tensor | None, groups: list[Gradients], batch: int) -
 
 def _total(parts: list[Tensor | None]) -> Tensor:
     return torch.stack([x for x in parts if x is not None]).sum(0)
-
-
-def thirds(x: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Split the tensors of a memory into weights, surprises and anchors."""
-    x = list(x)
-    layers = len(x) // 3
-    return x[:layers], x[layers : 2 * layers], x[2 * layers :]
 
 
 def _places(q: Tensor) -> list[slice]:

@@ -59,7 +59,7 @@ class Reads(NamedTuple):
     scale: Tensor | None
 
 
-def backward(
+def walk_back(
     constants: Constants,
     tokens: Tokens,
     trace: Trace,
@@ -130,7 +130,7 @@ class Curvature(NamedTuple):
 class Chunks:
     """The part of the backward pass that goes from chunk to chunk: what a chunk wrote, and why.
 
-    Args: as `backward`, with the gradients through the reads.
+    Args: as `walk_back`, with the gradients through the reads.
     """
 
     def __init__(self, constants: Constants, tokens: Tokens, trace: Trace, rewritten: Rewritten, reads: Reads) -> None:

@@ -1,0 +1,207 @@
+"""The native kernel: where it is used, how it is built, and what only it could get wrong.
+
+That it equals the reference in everything the other engines are tested for, test_associative_memory.py shows.
+"""
+
+import importlib
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+NATIVE = importlib.import_module("titans.ops.associative_memory.native")
+BUILD = importlib.import_module("titans.ops.associative_memory.native.build")
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    """Skip where there is none."""
+    if NATIVE.library("double") is None or NATIVE.library("float") is None:
+        pytest.skip("no C++ compiler that the native kernel could be made with")
+
+
+@pytest.fixture
+def calls(kernel, monkeypatch):
+    """Count the runs of whole chunks by the kernel."""
+    made = []
+
+    def counted(options, inputs, keep, forward=NATIVE.forward):
+        made.append(inputs[0].shape[2])
+        return forward(options, inputs, keep)
+
+    monkeypatch.setattr(NATIVE, "forward", counted)
+    return made
+
+
+@pytest.fixture(scope="module")
+def poisoned():
+    """Fill what is not initialised with NaN, so that reading it shows."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_width_and_chunk_size(make_case, close, kernel, poisoned, data):
+    """Nothing here is a multiple of the vectors' width, except by chance."""
+    draw, depth = data.draw, data.draw(st.integers(1, 4))
+    chunk_size = draw(st.integers(1, 40))
+    options = {
+        "depth": depth,
+        "chunk_size": chunk_size,
+        "tokens": chunk_size * draw(st.integers(1, 3)) + draw(st.integers(0, 1)),
+        "width": draw(st.integers(1, 19)),
+        "hidden": draw(st.integers(1, 35)),
+        "batch": draw(st.integers(1, 2)),
+        "heads": draw(st.integers(1, 2)),
+        "activation": draw(st.sampled_from(("gelu", "silu", "relu"))),
+        "residual": draw(st.booleans()),
+        "norm": draw(st.sampled_from((None, "shared", "head"))),
+        "limited": depth > 1 and draw(st.booleans()),
+        "step": 0.2 / chunk_size,
+        "seed": draw(st.integers(0, 9)),
+    }
+    if options["norm"] is not None and options["width"] < 3:
+        options["norm"] = None  # a norm of one or two numbers is a step function
+    case = make_case(**options)
+    close(case.gradients(), case.gradients(implementation="reference"), 1e-10)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu", "relu"])
+def test_float32_of_the_usual_sizes(make_case, close, kernel, monkeypatch, activation):
+    options = {"batch": 1, "tokens": 128, "width": 64, "hidden": 128, "chunk_size": 64, "residual": True,
+               "norm": "head", "activation": activation, "step": 0.5 / 64, "limited": True}  # fmt: skip
+    single = make_case(**options, dtype=torch.float32).gradients()
+    monkeypatch.setattr(NATIVE, "available", lambda x: False)
+    close(single, make_case(**options).gradients(), 1e-4)
+
+
+def test_used_without_padding_and_with_one_forget_gate(make_case, calls):
+    make_case(tokens=13, chunk_size=4, offset=1).run()  # 3 tokens, two chunks, 2 tokens
+    assert calls == [1, 2, 1]
+    for other in ({"rule": "token", "depth": 1}, {"channels": 4, "hidden": 4}, {"masked": True}):
+        make_case(**other).run()
+    assert calls == [1, 2, 1]
+    assert not NATIVE.available(torch.empty(1, device="meta"))
+    assert not NATIVE.available(torch.empty(1, dtype=torch.bfloat16))
+
+
+def test_not_used_where_each_operation_must_be_seen(make_case, calls):
+    case = make_case(tokens=3)
+    with FlopCounterMode(display=False) as counter:
+        case.run()
+    assert counter.get_total_flops() > 0
+    assert calls == []
+    case.run()
+    assert calls == [1]
+
+
+def test_threads_change_no_bit(make_case, same, kernel):
+    case = make_case(batch=3, tokens=24, width=9, hidden=20, norm="head", limited=True, dtype=torch.float32)
+    usual, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(case.gradients())
+    finally:
+        torch.set_num_threads(usual)
+    same(found[1], found[0])
+    same(found[2], found[0])
+
+
+def test_views_of_one_tensor_need_no_copies(make_case, same, kernel):
+    """Queries, keys and values as a layer makes them: side by side, heads within tokens."""
+    case = make_case(tokens=8, width=5, chunk_size=4)
+    parts = [case.inputs[name] for name in "qkv"]
+    stacked = torch.stack([x.transpose(1, 2) for x in parts], 2)  # [B, N, 3, H, d]
+    views = dict(zip("qkv", stacked.permute(2, 0, 3, 1, 4), strict=True))
+    assert not any(x.is_contiguous() for x in views.values())
+    same(case.run(**views), case.run())
+
+
+def test_nan_spoils_results_only(make_case, kernel):
+    case = make_case(batch=2, tokens=8, norm="head", limited=True)
+    expected, _ = case.run()
+    for name in ("q", "k", "v", "theta", "alpha", "eta"):
+        spoilt = case.inputs[name].clone()
+        spoilt[0, :, 2] = torch.nan
+        y, _ = case.run(**{name: spoilt})
+        assert y[0].isnan().any()
+        assert torch.equal(y[1], expected[1])
+
+
+# The build -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(kernel, monkeypatch, tmp_path):
+    """An empty cache and a kernel of one function, so that a build takes no time."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "kernel.cpp").write_text(
+        'extern "C" __attribute__((visibility("default"))) int size() { return sizeof(REAL); }'
+    )
+    monkeypatch.setattr(BUILD, "SOURCES", sources)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return BUILD.library.__wrapped__
+
+
+def built(tmp_path):
+    return sorted((tmp_path / "cache" / "titans" / "native").iterdir())
+
+
+def test_compiled_once_for_each_type_and_source(fresh, monkeypatch, tmp_path):
+    assert fresh("float").size() == 4
+    assert fresh("double").size() == 8
+    assert len(built(tmp_path)) == 2
+    assert (tmp_path / "cache" / "titans" / "native").stat().st_mode & 0o777 == 0o700
+    with monkeypatch.context() as patch:
+        patch.setattr(BUILD, "_compile", lambda *_: pytest.fail("compiled again"))
+        assert fresh("float").size() == 4
+    (BUILD.SOURCES / "kernel.cpp").write_text(
+        'extern "C" __attribute__((visibility("default"))) int size() { return 5; }'
+    )
+    assert fresh("float").size() == 5
+    assert len(built(tmp_path)) == 3
+
+
+def test_a_damaged_file_is_made_again(fresh, tmp_path):
+    path = BUILD._cache() / f"{BUILD._key(BUILD._compiler(), 'float')}.so"
+    path.write_bytes(b"no library")
+    assert fresh("float").size() == 4
+
+
+def test_no_kernel_without_a_compiler(fresh, monkeypatch, caplog):
+    monkeypatch.setattr(BUILD, "COMPILERS", ())
+    monkeypatch.delenv("CXX", raising=False)
+    with caplog.at_level(logging.INFO):
+        assert fresh("float") is None
+    assert "no C++ compiler" in caplog.text
+
+
+def test_no_kernel_where_it_does_not_compile(fresh, tmp_path, caplog):
+    (BUILD.SOURCES / "kernel.cpp").write_text("this is not C++")
+    assert fresh("float") is None
+    assert "could not be compiled" in caplog.text
+    assert built(tmp_path) == []
+
+
+def test_no_kernel_from_a_folder_others_may_write_to(fresh, tmp_path, caplog):
+    folder = tmp_path / "cache" / "titans" / "native"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with caplog.at_level(logging.INFO):
+        assert fresh("float") is None
+    assert "others may write" in caplog.text
+    assert built(tmp_path) == []
+
+
+def test_everything_works_without_it(make_case, close, monkeypatch):
+    case = make_case(tokens=4, norm="head", residual=True)
+    monkeypatch.setattr(NATIVE, "library", lambda real: None)
+    close(case.gradients(), case.gradients(implementation="reference"), 1e-11)
