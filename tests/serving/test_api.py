@@ -8,14 +8,13 @@ import pytest
 
 from titans.models.write_policy import WritePolicy
 from titans.persistence import MemoryStore
-from titans.serving.access import Access
 from titans.serving.app import Limits, create_app
 from titans.serving.engine import Engine
 from titans.serving.metrics import Metrics
 from titans.serving.service import Service
 
 GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 8}
-DEFAULT = Limits()
+DEFAULT, ALWAYS = Limits(), WritePolicy("always")
 KEYS = {"key-of-alice-0123456": "alice", "key-of-bob-012345678": "bob"}
 
 
@@ -65,11 +64,12 @@ class Client:
 def make_client(model, tokenizer, tmp_path):
     clients = []
 
-    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, served=model):
+    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, policy=ALWAYS):
         metrics = Metrics()
-        engine = Engine(served, tokenizer, max_batch=max_batch, on_step=metrics.step)
-        service = Service(engine, MemoryStore(tmp_path / "memories", served), WritePolicy("always"), None, max_queue)
-        clients.append(Client(create_app(service, "tiny", Access(keys), metrics, limits)).__enter__())
+        engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
+        store = MemoryStore(tmp_path / "memories", model)
+        service = Service(engine, store, policy, None, max_queue)
+        clients.append(Client(create_app(service, "tiny", keys, metrics, limits)).__enter__())
         return clients[-1]
 
     yield make_client
@@ -209,7 +209,10 @@ def test_keys_are_tenants(make_client):
     [
         {"temperature": -1}, {"top_p": 2}, {"max_tokens": 0}, {"n": 2}, {"stop": ["a"] * 5}, {"stop": [""]},
         {"memory": "../x"}, {"user": "a:b", "memory": "x"}, {"memory": ""}, {"prompt": [999]}, {"prompt": [-1]},
-        {"prompt": "\ud800"}, {"seed": 1 << 70}, {"echo": True}, {"logprobs": True}, {"write": "sometimes"},
+        {"prompt": "\ud800"}, {"seed": 1 << 70}, {"echo": True}, {"logprobs": 0}, {"write": "sometimes"},
+        {"frequency_penalty": 1.5},
+        {"response_format": {"type": "json_object"}}, {"functions": [{"name": "f"}]},
+        {"user": "John Doe", "memory": "x"}, {"memory": ".."}, {"user": "\ud800"},
         {"prompt": ["a", "b"]}, {"write": "gated"}, {"prompt": {}},
     ],
 )  # fmt: skip
@@ -218,6 +221,108 @@ def test_bad_requests_are_told_so(client, fields):
     answer = client.request("POST", "/v1/completions", 400, content=body, headers={"Content-Type": "application/json"})
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_asks_for_nothing_is_taken(client):
+    nothing = {
+        "n": 1, "logprobs": None, "echo": False, "suffix": "", "stop": "", "tools": [], "logit_bias": {}, "best_of": 1,
+        "presence_penalty": 0, "response_format": {"type": "text"}, "user": "auth0|John Doe", "trace": None,
+        "stream": None, "stream_options": {"include_usage": None}, "top_p": None, "tool_choice": "auto",
+    }  # fmt: skip
+    assert client.text("hello", **nothing) == client.text("hello")
+    assert client.text([list(b"hello")]) == client.text("hello")
+    assert client.complete("hello", max_tokens=None)["usage"]["completion_tokens"] == 256
+
+
+def test_a_chat_with_memory_is_the_chat_with_its_history(client):
+    def chat(*messages, **fields):
+        body = {**GREEDY, "messages": [{"role": role, "content": text} for role, text in messages], **fields}
+        return client.request("POST", "/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+
+    said = chat(("user", "hi"), memory="talk")
+    told = chat(("user", "and you?"), memory="talk")
+    transcript = f"user: hi\nassistant:{said}\nuser: and you?\nassistant:"
+    assert told == client.text(transcript)
+    assert chat(("user", "hi"), ("assistant", None), ("user", "x"))
+
+
+def test_bos_stands_at_the_start_of_a_stream_and_nowhere_else(client):
+    assert client.complete([256, *b"hello"])["usage"]["prompt_tokens"] == 6
+    client.complete([256, *b"hello"], memory="a")
+    assert client.complete([256, *b"hello"], memory="a")["usage"]["prompt_tokens"] == 5
+
+
+def test_an_answer_of_nothing_still_has_a_role(client):
+    body = {**GREEDY, "messages": [{"role": "user", "content": "x"}], "stream": True}
+    said = client.text("user: x\nassistant:")
+    parts = events(client.request("POST", "/v1/chat/completions", json={**body, "stop": said[0]}))
+    assert parts[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == ""
+    assert parts[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_reset_keeps_the_way_of_writing(make_client):
+    client = make_client(policy=WritePolicy("never"))
+    first = client.complete("hello", memory="a")["memory"]
+    client.request("POST", "/v1/memories/default/a/reset")
+    again = client.complete("hello", memory="a")["memory"]
+    assert first["written"] == again["written"] == 0
+    assert first["skipped"] == again["skipped"] == again["layers"] * (6 + 8)
+
+
+def test_writing_changes_where_a_request_asks_for_it(client):
+    told = [client.complete("hello", memory="a", write=w)["memory"] for w in (None, "never", None, "always")]
+    everything = told[0]["layers"] * 13
+    assert [m["written"] for m in told] == [told[0]["layers"] * 14, 0, 0, everything]
+    assert [m["skipped"] for m in told] == [0, everything, everything, 0]
+    assert told[1]["norm"] == told[2]["norm"] != told[3]["norm"]
+
+
+def test_an_empty_header_names_no_memory(client):
+    body = {**GREEDY, "prompt": "x"}
+    answer = client.request("POST", "/v1/completions", json=body, headers={"X-Titans-Memory": ""}).json()
+    assert answer["memory"]["session"] is None
+
+
+def test_one_session_cannot_take_all_places(make_client):
+    client = make_client(max_batch=2, max_queue=30)
+    call = ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "again", "memory": "one"}})
+    statuses = sorted(r.status_code for r in client.gather(*[call] * 12))
+    assert statuses == [200] * 8 + [429] * 4
+
+
+def test_a_damaged_memory_is_no_mistake_of_the_client(client, model, tmp_path):
+    client.text("hello", memory="a")
+    client.text("hello", memory="b")
+    (file,) = [f for f in (tmp_path / "memories").rglob("*.safetensors") if "a=" in f.parent.name]
+    file.write_bytes(file.read_bytes()[:-5])
+    client.app.state.service.store = MemoryStore(tmp_path / "memories", model)  # which remembers nothing
+    assert client.complete("x", 500, memory="a")["error"]["code"] == "memory_damaged"
+    client.complete("x", memory="b")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_pages_of_other_sites_reach_nothing_without_keys(client, headers):
+    client.text("hello", memory="a")
+    client.error("POST", "/v1/memories/default/a/reset", 403, headers=headers)
+    client.error("POST", "/v1/completions", 403, json={**GREEDY, "prompt": "x"}, headers=headers)
+    assert client.request("GET", "/v1/memories/default/a").json()["tokens"] == 1 + 5 + 8
+    own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+    client.request("POST", "/v1/memories/default/a/reset", headers=own)
+
+
+def test_no_key_no_body(make_client):
+    client = make_client(keys=KEYS)
+    client.error("POST", "/v1/completions", 401, content=b"{")
+    client.request("GET", "/metrics")
 
 
 def test_other_errors(client):
@@ -254,10 +359,6 @@ def test_a_full_server_says_when_to_come_again(make_client):
     assert refused.headers["retry-after"] == "1"
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"
     client.complete("hello")
-
-
-def test_names_of_other_hosts_lead_nowhere_without_keys(client):
-    assert client.request("GET", "/healthz", 400, headers={"Host": "evil.example"})
 
 
 def test_metrics_count(client):

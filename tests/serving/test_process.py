@@ -82,6 +82,15 @@ def test_a_client_that_leaves_stops_its_generation(serve):
     assert 6 < tokens < 2000
 
 
+def test_a_client_that_leaves_while_its_prompt_is_read_has_asked_nothing(serve):
+    server = serve()
+    body = {**GREEDY, "prompt": "x" * 100_000, "memory": "work"}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/completions", json=body, timeout=httpx.Timeout(30, read=0.5))
+    complete(server, "hello")  # the engine is free again
+    assert server.http.get("/v1/memories/default/work").status_code == 404
+
+
 def test_kill_9_loses_requests_in_flight_and_nothing_saved(serve):
     server = serve()
     acknowledged = dict.fromkeys("abcd", 0)

@@ -27,7 +27,8 @@ def serve(
     max_sessions: Annotated[
         int | None, typer.Option(min=1, help="Memories a tenant may have.", show_default="any number")
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 32 << 20,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 4 << 20,
+    max_state: Annotated[int, typer.Option(min=1, help="Bytes of a memory.")] = 256 << 20,
     max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1 << 17,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 4096,
 ) -> None:
@@ -44,9 +45,10 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise TitansError(f'{error.name} is missing: pip install "titans-lm[serve]"') from error
-    from titans.serving.access import check_host
+    from titans.serving.access import check_host, load_keys
 
     check_host(host, keys is not None)  # before the model is loaded
+    tenants = None if keys is None else load_keys(keys)
     policy = load_write_policy(model, write)
     from titans.serving.app import Limits
     from titans.serving.logs import log_as_json
@@ -54,9 +56,9 @@ def serve(
     from titans.serving.run import serve as run
 
     language_model, tokenizer = load_for_inference(model)
-    limits = Limits(max_body, max_prompt_tokens, max_new_tokens)
+    limits = Limits(max_body, max_state, max_prompt_tokens, max_new_tokens)
     app = application(
-        language_model, tokenizer, model, memories=memories, keys=keys, policy=policy, max_batch=max_batch,
+        language_model, tokenizer, model, memories=memories, keys=tenants, policy=policy, max_batch=max_batch,
         max_queue=max_queue, max_sessions=max_sessions, limits=limits,
     )  # fmt: skip
     log_as_json()

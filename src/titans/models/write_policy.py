@@ -231,6 +231,22 @@ def write_counts(state: MemoryState) -> list[WriteCounts]:
     return [WriteCounts(written, skipped, dropped, len(memories)) for written, skipped, dropped in sums.tolist()]
 
 
+def write_modes(state: MemoryState) -> list[str | None]:
+    """Tell how each row of a state writes.
+
+    Args:
+        state: of a model.
+
+    Returns:
+        "always", "gated" or "never", row by row; None without a policy, which writes every token, too.
+    """
+    known = [memory.writing for memory in _memories(state) if memory.writing is not None]
+    if not known:
+        return [None] * _rows(state)
+    modes = {threshold: mode for mode, threshold in RULE.items()}
+    return [modes.get(threshold, "gated") for threshold in known[0].threshold.tolist()]
+
+
 def memory_norm(state: MemoryState) -> list[float]:
     """Measure how large the memories of each row are.
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
+import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
 from titans.errors import TitansError
@@ -25,8 +24,9 @@ from titans.serving.metrics import Metrics
 from titans.serving.middleware import BodyLimit, Observed
 from titans.serving.service import Service
 
-logger = logging.getLogger(__name__)
 PAGE = files("titans.serving") / "page"
+models = APIRouter(prefix="/v1/models")
+plain = APIRouter()  # needs no key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,23 +34,27 @@ class Limits:
     """What a request may ask for.
 
     Args:
-        body: bytes of a body. Default 32 MiB.
-        prompt_tokens: tokens of a prompt. Default 131,072.
-        new_tokens: tokens of an answer; a request for more gets so many. Default 4,096.
+        body: bytes of a body.
+        state: bytes of a state file.
+        prompt_tokens: tokens of a prompt.
+        new_tokens: tokens of an answer; a request for more gets so many.
     """
 
-    body: int = 32 << 20
+    body: int = 4 << 20
+    state: int = 256 << 20
     prompt_tokens: int = 1 << 17
     new_tokens: int = 4096
 
 
-def create_app(service: Service, model_id: str, access: Access, metrics: Metrics, limits: Limits) -> FastAPI:
+def create_app(
+    service: Service, model_id: str, keys: dict[str, str] | None, metrics: Metrics, limits: Limits
+) -> FastAPI:
     """Make the application.
 
     Args:
         service: runs the requests.
         model_id: the name that clients know the model by.
-        access: who may use it.
+        keys: the tenant of each API key; None for none.
         metrics: where to count.
         limits: of a request.
 
@@ -67,65 +71,56 @@ def create_app(service: Service, model_id: str, access: Access, metrics: Metrics
     # The usual documentation pages load scripts from elsewhere; the schema is at /openapi.json.
     app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.model_id, app.state.limits, app.state.metrics = service, model_id, limits, metrics
-
-    def known(request: Request) -> None:
-        request.state.tenant = access.tenant(request)
-
-    for router in (completions.router, memories.router, _models()):
-        app.include_router(router, dependencies=[Depends(known)])
-    _add_open_routes(app)
+    for router in (completions.router, memories.router, models, plain):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=str(PAGE)))
     _add_errors(app)
-    if access.tenants is None:  # a page of another site must not reach it under a name that leads here
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
-    app.add_middleware(BodyLimit, limit=limits.body)
-    app.add_middleware(Observed, metrics=metrics)
+    app.add_middleware(BodyLimit, limit=limits.body, imports=limits.state)
+    app.add_middleware(Access, keys=keys)
+    app.add_middleware(Observed, metrics=metrics)  # the last is the first to see a request
     return app
 
 
-def _models() -> Any:
-    from fastapi import APIRouter
-
-    router = APIRouter(prefix="/v1/models")
-
-    def described(request: Request) -> dict[str, Any]:
-        return {"id": request.app.state.model_id, "object": "model", "created": 0, "owned_by": "titans"}
-
-    @router.get("")
-    async def list_models(request: Request) -> dict[str, Any]:
-        """List the models: one."""
-        return {"object": "list", "data": [described(request)]}
-
-    @router.get("/{model}")
-    async def get_model(model: str, request: Request) -> dict[str, Any]:
-        """Describe the model."""
-        if model != request.app.state.model_id:
-            raise ApiError(404, f'there is no model "{model}"', "model_not_found", "model")
-        return described(request)
-
-    return router
+def _described(request: Request) -> dict[str, Any]:
+    return {"id": request.app.state.model_id, "object": "model", "created": 0, "owned_by": "titans"}
 
 
-def _add_open_routes(app: FastAPI) -> None:
-    """Add what needs no key: the page, its parts, health and metrics."""
+@models.get("")
+async def list_models(request: Request) -> dict[str, Any]:
+    """List the models: one."""
+    return {"object": "list", "data": [_described(request)]}
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
-        return FileResponse(str(PAGE / "index.html"))
 
-    @app.get("/healthz")
-    async def health(request: Request) -> dict[str, str]:
-        """Whether requests are taken."""
-        if request.app.state.service.draining:
-            raise ApiError(503, "the server is stopping", "stopping")
-        return {"status": "ok"}
+@models.get("/{model}")
+async def get_model(model: str, request: Request) -> dict[str, Any]:
+    """Describe the model."""
+    if model != request.app.state.model_id:
+        raise ApiError(404, f'there is no model "{model}"', "model_not_found", "model")
+    return _described(request)
 
-    @app.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        """Numbers for Prometheus."""
-        response: Response = request.app.state.metrics.response(*request.app.state.service.engine.load)
-        return response
 
-    app.mount("/static", StaticFiles(directory=str(PAGE)))
+@plain.get("/", include_in_schema=False)
+async def page() -> FileResponse:
+    """Show the page."""
+    return FileResponse(str(PAGE / "index.html"))
+
+
+@plain.get("/healthz")
+async def health(request: Request) -> dict[str, str]:
+    """Tell whether requests are taken."""
+    service: Service = request.app.state.service
+    if service.draining:
+        raise ApiError(503, "the server is stopping", "stopping")
+    if not service.engine.alive:
+        raise ApiError(500, "the engine has stopped: start the server again", "engine_stopped")
+    return {"status": "ok"}
+
+
+@plain.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Return numbers for Prometheus."""
+    response: Response = request.app.state.metrics.response(*request.app.state.service.engine.load)
+    return response
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -133,18 +128,21 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     @app.exception_handler(TitansError)
-    @app.exception_handler(Exception)
     async def told(request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:]) or "body"
-        return ApiError(400, f"{where}: {first['msg']}", param=where).response()
+        if first["type"] == "json_invalid":
+            return ApiError(400, "the body is no JSON").response()
+        # Of a choice between types, pydantic names each that was tried: no part of the field's name.
+        where = ".".join(str(part) for part in first["loc"][1:] if not re.search(r"[\[(-]", str(part)))
+        message = first["msg"].removeprefix("Value error, ")
+        return ApiError(400, f"{where}: {message}" if where else message, param=where or None).response()
 
     @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> Response:
+    async def other(request: Request, error: HTTPException) -> Response:
         answer = ApiError(error.status_code, str(error.detail)).response()
         answer.headers.update(error.headers or {})
         return answer

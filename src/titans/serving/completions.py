@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -13,89 +14,111 @@ from titans.data.tokenizers import encode
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
 from titans.serving.rows import Piece, TracedToken
-from titans.serving.schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
+from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest, Message
 from titans.serving.service import Finished, Job, Service
 
 DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"
 MEMORY_HEADER = "X-Titans-Memory"
 _STREAM = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+Events = AsyncGenerator[Piece | Finished, None]
 
 router = APIRouter(prefix="/v1")
+
+
+class Prompt(NamedTuple):
+    """What is to be read.
+
+    Args:
+        tokens: the prompt.
+        joint: what comes before it where a memory has read something already.
+    """
+
+    tokens: list[int]
+    joint: list[int]
 
 
 @router.post("/completions")
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Go on from a prompt."""
-    return await _answer(request, body, COMPLETION, await _tokens(request, body.prompt), body.max_tokens)
+    return await _answer(request, body, COMPLETION, lambda: _tokens(request, body.prompt), body.max_tokens)
 
 
 @router.post("/chat/completions")
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer the last message of a chat."""
     limit = body.max_completion_tokens or body.max_tokens
-    return await _answer(request, body, CHAT, await run_in_threadpool(_chat_tokens, request, body.messages), limit)
+    return await _answer(request, body, CHAT, lambda: _chat_tokens(request, body.messages), limit)
 
 
-async def _tokens(request: Request, prompt: str | list[Any]) -> list[int]:
-    """Return the tokens of a prompt: a text, a list of one, or tokens already."""
-    if isinstance(prompt, str) or any(isinstance(text, str) for text in prompt):
-        return await run_in_threadpool(_encode, request, prompt if isinstance(prompt, str) else prompt[0])
+def _tokens(request: Request, prompt: str | list[Any]) -> Prompt:
+    """Return the tokens of a prompt: a text or tokens, or a list of one of these."""
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return Prompt(_encode(request, prompt), [])
     largest = request.app.state.service.engine.model.config.vocab_size - 1
-    if any(token > largest for token in prompt):
+    if prompt and max(prompt) > largest:
         raise ApiError(400, f"the prompt holds tokens above {largest}, the model's largest", param="prompt")
-    return list(prompt)
+    return Prompt(prompt, [])
 
 
 def _encode(request: Request, text: str) -> list[int]:
     return [token for block in encode(request.app.state.service.engine.tokenizer, [text]) for token in block]
 
 
-def _chat_tokens(request: Request, messages: list[Message]) -> list[int]:
+def _chat_tokens(request: Request, messages: list[Message]) -> Prompt:
     """Write a chat as the model's template does or, where it has none, as a transcript."""
     tokenizer = request.app.state.service.engine.tokenizer
     if tokenizer.chat_template is None:
         lines = [f"{message.role}: {message.text}\n" for message in messages]
-        return _encode(request, "".join(lines) + "assistant:")
+        return Prompt(_encode(request, "".join(lines) + "assistant:"), _encode(request, "\n"))
     plain = [{"role": message.role, "content": message.text} for message in messages]
     try:
-        tokens: list[int] = tokenizer.apply_chat_template(plain, add_generation_prompt=True, return_dict=False)
+        return Prompt(tokenizer.apply_chat_template(plain, add_generation_prompt=True, return_dict=False), [])
     except Exception as error:  # templates are programs of the model's author, and raise what they like
         raise ApiError(400, f"the model's chat template refuses these messages: {error}", param="messages") from error
-    return tokens
 
 
 async def _answer(
-    request: Request, body: GenerationRequest, shape: Shape, prompt: list[int], max_tokens: int | None
+    request: Request, body: GenerationRequest, shape: Shape, prompt: Callable[[], Prompt], max_tokens: int | None
 ) -> Response:
     service: Service = request.app.state.service
     model, longest = request.app.state.model_id, request.app.state.limits.prompt_tokens
     if body.model != model:
         raise ApiError(404, f'there is no model "{body.model}": this server has "{model}"', "model_not_found", "model")
-    if len(prompt) > longest:
-        message = f"the prompt has {len(prompt):,} tokens, more than {longest:,}: send it in several requests"
+    service.admit()  # before the work of tokenizing
+    read = await run_in_threadpool(prompt)
+    if len(read.tokens) > longest:
+        message = f"the prompt has {len(read.tokens):,} tokens, more than {longest:,}: send it in several requests"
         raise ApiError(400, message, "context_length_exceeded", "prompt")
-    events = service.events(request.state.tenant, _job(request, body, prompt, max_tokens))
+    cancelled = asyncio.Event()
+    events = service.events(request.state.tenant, _job(request, body, read, max_tokens), cancelled)
     reply = Reply(shape, model)
-    if not body.stream:
-        return await _whole(request, reply, events, body.trace)
-    first = await anext(events)  # what is refused is refused before the answer begins
-    include_usage = body.stream_options is not None and body.stream_options.include_usage
+    watcher = asyncio.create_task(_departure(request, cancelled))
+    try:
+        if not body.stream:
+            return await _whole(reply, events, bool(body.trace))
+        first = await anext(events)  # what is refused is refused before the answer begins
+    finally:
+        watcher.cancel()  # from here on, the response itself notices
+    include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     stream = _stream(reply, first, events, include_usage)
     return StreamingResponse(stream, media_type="text/event-stream", headers=_STREAM)
 
 
-def _job(request: Request, body: GenerationRequest, prompt: list[int], max_tokens: int | None) -> Job:
+def _job(request: Request, body: GenerationRequest, prompt: Prompt, max_tokens: int | None) -> Job:
     memory = body.memory or request.headers.get(MEMORY_HEADER)
     return Job(
-        prompt=prompt,
+        prompt=prompt.tokens,
+        joint=prompt.joint,
         max_new_tokens=min(max_tokens or DEFAULT_MAX_TOKENS, request.app.state.limits.new_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         seed=body.seed,
         stop=body.stop,
-        trace=body.trace,
-        session=None if memory is None else session_name(body.user or DEFAULT_USER, memory),
+        trace=bool(body.trace),
+        session=session_name(body.user or DEFAULT_USER, memory) if memory else None,
         write=body.write,
     )
 
@@ -104,15 +127,25 @@ def session_name(user: str, memory: str) -> str:
     """Name the session of a user's memory in the store.
 
     Raises:
-        ApiError: one of them holds the separator, so that the name could be another's.
+        ApiError: one of them is no name.
     """
-    if SEPARATOR in user + memory:
-        raise ApiError(400, f'the names of users and memories must not hold "{SEPARATOR}"', "invalid_name", "memory")
+    for name in (user, memory):
+        if not NAME.fullmatch(name):
+            raise ApiError(
+                400, f"{name!r} is no name of a user or a memory: use letters, digits and ._@+-", "invalid_name"
+            )
     return f"{user}{SEPARATOR}{memory}"
 
 
-async def _whole(request: Request, reply: Reply, events: AsyncIterator[Piece | Finished], traced: bool) -> Response:
-    """Answer in one piece; a client that has left is noticed between pieces of text."""
+async def _departure(request: Request, cancelled: asyncio.Event) -> None:
+    """Notice that the client leaves."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    cancelled.set()
+
+
+async def _whole(reply: Reply, events: Events, traced: bool) -> Response:
+    """Answer in one piece."""
     text = ""
     trace: list[TracedToken] = []
     async for event in events:
@@ -120,22 +153,16 @@ async def _whole(request: Request, reply: Reply, events: AsyncIterator[Piece | F
             return JSONResponse(reply.whole(text, trace if traced else None, event))
         text += event.text
         trace += event.trace
-        if await request.is_disconnected():
-            break
-    await events.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
-    raise ApiError(499, "the client has left", "cancelled")
+    raise AssertionError("events end with Finished")
 
 
-async def _stream(
-    reply: Reply, first: Piece | Finished, events: AsyncIterator[Piece | Finished], include_usage: bool
-) -> AsyncIterator[str]:
+async def _stream(reply: Reply, first: Piece | Finished, events: Events, include_usage: bool) -> AsyncIterator[str]:
     """Answer in server-sent events; an error after the first is an event, too."""
     event: Piece | Finished = first
-    begun = False
+    yield reply.first()
     try:
         while isinstance(event, Piece):
-            yield reply.part(event.text, event.trace, not begun)
-            begun = True
+            yield reply.part(event.text, event.trace)
             event = await anext(events)
         yield reply.last(event)
         if include_usage:
@@ -143,5 +170,5 @@ async def _stream(
     except Exception as error:
         yield reply.error(as_api_error(error))
     finally:
-        await events.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+        await events.aclose()
     yield "data: [DONE]\n\n"

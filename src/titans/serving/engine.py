@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace, Trace, watch
@@ -82,11 +81,19 @@ class Engine:
     @torch.inference_mode()
     def _run(self) -> None:
         while self._admit():
-            for group in self._groups():
-                self._read(group)
-            for row in [row for row in self.rows if row.finished]:
-                self.rows.remove(row)
-                row.request.emit(row.done())
+            try:
+                self._step()
+            except Exception as error:  # no request may end the thread that all others wait for
+                for row in list(self.rows):
+                    self._fail(row, error)
+
+    def _step(self) -> None:
+        for group in self._groups():
+            self._read(group)
+        for row in [row for row in self.rows if row.finished]:
+            event = row.done()
+            self.rows.remove(row)
+            row.request.emit(event)
 
     def _admit(self) -> bool:
         """Take in waiting requests; wait while there is nothing to do. Returns whether to go on."""
@@ -97,24 +104,18 @@ class Engine:
                 self.rows.append(Row(self.waiting.popleft(), self.tokenizer))
             return bool(self.rows)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self.thread.is_alive()
+
     def _groups(self) -> list[list[Row]]:
-        """Divide the requests into those that can share a forward pass without much padding."""
-        groups: list[tuple[tuple[bool, Any], list[Row]]] = []
-        structures: dict[int, Any] = {}  # of each state, which many rows may share
+        """Divide the requests into those that can share a forward pass: alike in writing, without much padding."""
+        groups: dict[tuple[bool, str | None], list[Row]] = {}
         for row in self.rows:
-            if row.finished:
-                continue
-            state = row.place.state
-            if id(state) not in structures:
-                structures[id(state)] = pytree.tree_structure(state)
-            kind = len(row.pending) > 1, structures[id(state)]
-            for other, rows in groups:
-                if kind == other:
-                    rows.append(row)
-                    break
-            else:
-                groups.append((kind, [row]))
-        return [rows for _, rows in groups]
+            if not row.finished:
+                groups.setdefault((len(row.pending) > 1, row.write), []).append(row)
+        return list(groups.values())
 
     def _read(self, rows: list[Row]) -> None:
         """Read with a group; where that fails, with each alone, so that one bad state harms nobody else."""

@@ -6,7 +6,7 @@ from fastapi.responses import JSONResponse
 
 from titans.data.reasons import first_line
 from titans.errors import TitansError
-from titans.persistence import ConflictError, InvalidNameError, LimitError, UnknownSessionError
+from titans.persistence import ConflictError, FingerprintError, InvalidNameError, LimitError, UnknownSessionError
 
 RETRY_AFTER = 1  # seconds
 _STATUS: tuple[tuple[type[TitansError], int, str], ...] = (
@@ -14,6 +14,7 @@ _STATUS: tuple[tuple[type[TitansError], int, str], ...] = (
     (ConflictError, 409, "memory_conflict"),
     (InvalidNameError, 400, "invalid_name"),
     (LimitError, 413, "memory_limit"),
+    (FingerprintError, 409, "memory_of_another_model"),
 )
 
 
@@ -36,7 +37,7 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self._type(), "param": self.param, "code": self.code}}
 
     def _type(self) -> str:
-        if self.status == 401:
+        if self.status in (401, 403):
             return "authentication_error"
         if self.status == 429:
             return "rate_limit_error"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from titans.persistence import MemoryStore, UnknownSessionError
 from titans.serving.completions import DEFAULT_USER, session_name
+from titans.serving.errors import ApiError
 from titans.serving.replies import SEPARATOR, session
 from titans.serving.schemas import ForkRequest, Name
 from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
+UPLOAD_SECONDS = 60
 User = Annotated[Name, Path()]
 Memory = Annotated[Name, Path()]
 
@@ -25,19 +28,21 @@ async def list_memories(
     after: Annotated[Name | None, Query()] = None,
 ) -> dict[str, Any]:
     """List a user's memories by name, from the one after `after`."""
-    service, tenant = _place(request)
+    service, tenant = _served(request)
     prefix = f"{user}{SEPARATOR}"
-    start = prefix + (after or "")
-    found = await service.on_disk(service.store.list, tenant, limit=limit + 1, after=start)
-    own = [info for info in found if info.session.startswith(prefix)]
-    return {"object": "list", "data": [session(info) for info in own[:limit]], "has_more": len(own) > limit}
+    with service.place():
+        found = await service.on_disk(
+            service.store.list, tenant, limit=limit + 1, after=prefix + (after or ""), prefix=prefix
+        )
+    return {"object": "list", "data": [session(info) for info in found[:limit]], "has_more": len(found) > limit}
 
 
 @router.get("/{user}/{memory}")
 async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Describe a memory."""
-    service, tenant = _place(request)
-    info = await service.on_disk(service.store.info, tenant, session_name(user, memory))
+    service, tenant = _served(request)
+    with service.place():
+        info = await service.on_disk(service.store.info, tenant, session_name(user, memory))
     if info is None:
         raise UnknownSessionError(f'there is no memory "{memory}" of "{user}"')
     return session(info)
@@ -59,14 +64,15 @@ async def fork_memory(user: User, memory: Memory, body: ForkRequest, request: Re
 @router.post("/{user}/{memory}/reset")
 async def reset_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Let a memory start anew."""
-    return session(await _alone(request, user, memory, MemoryStore.reset))
+    return session(await _alone(request, user, memory, MemoryStore.reset, _served(request)[0].fresh))
 
 
 @router.get("/{user}/{memory}/export", response_class=Response)
 async def export_memory(user: User, memory: Memory, request: Request) -> Response:
     """Download a memory as a state file."""
-    service, tenant = _place(request)
-    data = await service.on_disk(service.store.export, tenant, session_name(user, memory))
+    service, tenant = _served(request)
+    with service.place():
+        data = await service.on_disk(service.store.export, tenant, session_name(user, memory))
     headers = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"'}
     return Response(data, media_type="application/octet-stream", headers=headers)
 
@@ -74,16 +80,25 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
 @router.put("/{user}/{memory}/import")
 async def import_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
-    return session(await _alone(request, user, memory, MemoryStore.load, await request.body()))
+    service, _ = _served(request)
+    async with service.imports:  # a few bodies in memory at a time
+        try:
+            async with asyncio.timeout(UPLOAD_SECONDS):
+                data = await request.body()
+        except TimeoutError as error:
+            raise ApiError(408, f"the body did not come within {UPLOAD_SECONDS} seconds", "too_slow") from error
+        return session(await _alone(request, user, memory, MemoryStore.load, data))
 
 
-def _place(request: Request) -> tuple[Service, str]:
+def _served(request: Request) -> tuple[Service, str]:
+    """The service, and the tenant that it serves."""
     return request.app.state.service, request.state.tenant
 
 
 async def _alone(request: Request, user: str, memory: str, call: Any, *arguments: Any) -> Any:
     """Call the store while no request of the session runs."""
-    service, tenant = _place(request)
+    service, tenant = _served(request)
     name = session_name(user, memory)
-    async with service.locks.hold((tenant, name)):
-        return await service.on_disk(call, service.store, tenant, name, *arguments)
+    with service.place():
+        async with service.locks.hold((tenant, name)):
+            return await service.on_disk(call, service.store, tenant, name, *arguments)

@@ -9,7 +9,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from titans.serving.errors import ApiError
+from titans.serving.errors import ApiError, as_api_error
 from titans.serving.metrics import Metrics
 
 logger = logging.getLogger("titans.access")
@@ -26,19 +26,22 @@ class BodyLimit:
     Args:
         app: what comes after.
         limit: bytes.
+        imports: bytes of a state file.
     """
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self.app, self.limit = app, limit
+    def __init__(self, app: ASGIApp, limit: int, imports: int) -> None:
+        self.app, self.limit, self.imports = app, limit, imports
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, counting its bytes; the length that it announces may be missing or wrong."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = self.imports if scope["path"].endswith("/import") else self.limit
+        error = ApiError(413, f"the body is larger than {limit:,} bytes: send less at once", "body_too_large")
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > self.limit:
-            await self._refusal()(scope, receive, send)
+        if not announced.isdigit() or int(announced) > limit:
+            await error.response()(scope, receive, send)
             return
         received, refused = 0, False
 
@@ -46,9 +49,9 @@ class BodyLimit:
             nonlocal received, refused
             message = await receive()
             received += len(message.get("body", b""))
-            refused = refused or received > self.limit
+            refused = refused or received > limit
             if refused:
-                raise self._error()
+                raise error
             return message
 
         async def unless_refused(message: Message) -> None:
@@ -58,17 +61,11 @@ class BodyLimit:
         with contextlib.suppress(ApiError):
             await self.app(scope, counted, unless_refused)
         if refused:
-            await self._refusal()(scope, receive, send)
-
-    def _error(self) -> ApiError:
-        return ApiError(413, f"the body is larger than {self.limit:,} bytes: send less at once", "body_too_large")
-
-    def _refusal(self) -> ASGIApp:
-        return self._error().response()
+            await error.response()(scope, receive, send)
 
 
 class Observed:
-    """Adds headers, logs each request and counts it.
+    """Adds headers, logs each request and counts it; tells of an error that nothing else expected.
 
     Args:
         app: what comes after.
@@ -83,7 +80,7 @@ class Observed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status, first = time.perf_counter(), 500, 0.0
+        started, status, first = time.perf_counter(), 499, None  # what never begins has been left by its client
         name = uuid.uuid4().hex
 
         async def noted(message: Message) -> None:
@@ -95,10 +92,15 @@ class Observed:
 
         try:
             await self.app(scope, receive, noted)
+        except Exception as error:
+            logger.exception("unexpected", extra={"fields": {"request": name}})
+            if first is None:
+                await as_api_error(error).response()(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")  # never the path itself: metrics must stay few
             self.metrics.requests.labels(route, str(status)).inc()
-            self.metrics.seconds.labels(route).observe(first)
+            if first is not None:
+                self.metrics.seconds.labels(route).observe(first)
             fields = {
                 "request": name,
                 "method": scope["method"],

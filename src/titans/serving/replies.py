@@ -55,10 +55,13 @@ class Reply:
         body = {**self.head, "object": self.shape.whole, "choices": [choice], "usage": usage(end)}
         return body | {"memory": report(end.memory)} | _traced(trace)
 
-    def part(self, text: str, trace: list[TracedToken], first: bool) -> str:
+    def first(self) -> str:
+        """Build the event that comes before any text."""
+        return self._event({"role": "assistant", "content": ""} if self.shape.chat else "", None, {})
+
+    def part(self, text: str, trace: list[TracedToken]) -> str:
         """Build the event of a piece of text."""
-        delta = ({"role": "assistant"} if first else {}) | {"content": text}
-        return self._event(delta if self.shape.chat else text, None, _traced(trace or None))
+        return self._event({"content": text} if self.shape.chat else text, None, _traced(trace or None))
 
     def last(self, end: Finished) -> str:
         """Build the event that says why the text ends."""
@@ -96,7 +99,7 @@ def usage(end: Finished) -> dict[str, int]:
 
 def report(memory: MemoryReport) -> dict[str, Any]:
     """Tell what a request did to the memory."""
-    user, name = (None, None) if memory.info is None else memory.info.session.split(SEPARATOR)
+    user, _, name = (None, None, None) if memory.info is None else memory.info.session.partition(SEPARATOR)
     return {
         "user": user,
         "session": name,
@@ -110,7 +113,7 @@ def report(memory: MemoryReport) -> dict[str, Any]:
 
 def session(info: SessionInfo) -> dict[str, Any]:
     """Describe a kept memory."""
-    user, name = info.session.split(SEPARATOR)
+    user, _, name = info.session.partition(SEPARATOR)
     return {
         "id": info.session,
         "object": "memory",

@@ -12,6 +12,7 @@ from torch import Tensor
 from titans.generation import StopFilter, TextWriter, sample
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace
+from titans.models.write_policy import write_modes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Row:
         self.pending = list(request.prompt)  # to be read
         self.place = Place(request.state, 0)
         self.tokens = request.state.tokens
+        self.write = write_modes(request.state)[0]
         self.read = self.said = 0
         self.eos = tokenizer.eos_token_id
         self.reason: str | None = None
@@ -167,6 +169,8 @@ class Row:
         del self.pending[: len(tokens)]
         seen = self._traced(tokens, trace)
         self.read += len(tokens)
+        if self.request.cancelled and self.reason is None:
+            self.reason = "cancelled"
         text = ""
         if not self.pending and self.reason is None:
             text = self._say(sample(logits, self.request.temperature, self.request.top_p, self.generator))
@@ -204,7 +208,9 @@ class Row:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
-        return self.request.cancelled or (self.reason is not None and not self.pending)
+        if self.request.cancelled and (self.in_prompt or not self.request.keep):
+            return True  # what was said and not read matters to a kept memory only
+        return self.reason is not None and not self.pending
 
     def done(self) -> Done:
         """Return the last event of a finished request."""

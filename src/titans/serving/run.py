@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from titans.errors import TitansError
 from titans.models.write_policy import WritePolicy
 from titans.persistence import MemoryStore
-from titans.serving.access import Access, load_keys
 from titans.serving.engine import Engine
 from titans.serving.metrics import Metrics
 from titans.serving.service import Service
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from titans.serving.app import Limits
 
+PATIENCE = 120  # seconds that answers and slow clients have to end when the server is told to stop
+
 
 def application(
     model: Any,
@@ -28,7 +31,7 @@ def application(
     name: str,
     *,
     memories: str,
-    keys: Path | None,
+    keys: dict[str, str] | None,
     policy: WritePolicy,
     max_batch: int,
     max_queue: int,
@@ -42,7 +45,7 @@ def application(
         tokenizer: its tokenizer.
         name: the model's folder, whose last part is its id.
         memories: where the sessions are kept: a folder or an fsspec URL.
-        keys: a file of API keys, see `load_keys`; None for none.
+        keys: the tenant of each API key; None for none.
         policy: which tokens new sessions write.
         max_batch: requests in the engine at once.
         max_queue: requests that may wait.
@@ -53,15 +56,15 @@ def application(
         The application.
 
     Raises:
-        TitansError: the keys, the store or the folder's write policy are not usable.
+        TitansError: the store or the folder's write policy is not usable.
     """
     from titans.serving.app import create_app
 
-    access, metrics = Access(None if keys is None else load_keys(keys)), Metrics()
+    metrics = Metrics()
     engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
-    store = MemoryStore(memories, model, max_sessions=max_sessions)
+    store = MemoryStore(memories, model, max_state_bytes=limits.state, max_sessions=max_sessions)
     service = Service(engine, store, policy, WritePolicy.load(name), max_queue)
-    return create_app(service, Path(name).name, access, metrics, limits)
+    return create_app(service, Path(name).resolve().name, keys, metrics, limits)
 
 
 def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -> None:
@@ -83,8 +86,14 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -
     except OSError as error:
         raise TitansError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     address = f"[{host}]" if ":" in host else host
-    # uvicorn stops in order, then raises the signal again: only then does it come here, and nothing is left to do.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    # uvicorn stops in order, then raises the signal again for this handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     announce(f"http://{address}:{listening.getsockname()[1]}")
-    config = uvicorn.Config(app, log_config=None, access_log=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.service.draining = True  # connections that are still open get status 503 from here on
+            super().handle_exit(sig, frame)
+
+    Server(config).run(sockets=[listening])

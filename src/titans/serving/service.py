@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -14,14 +14,15 @@ import torch
 
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
-from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts
-from titans.persistence import MemoryStore, SessionInfo
+from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts, write_modes
+from titans.persistence import MemoryStore, SessionInfo, StateFileError, Stored
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError
 from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+MOST_FOR_ONE = 8  # requests of one session at once, so that it cannot take the places of all others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Job:
     """A request to the service, its prompt already in tokens.
 
     Args:
-        prompt: tokens to read; a stream that starts here gets the bos token, where there is one, before them.
+        prompt: tokens to read; where there is a bos token, a stream has it before its first token and nowhere else.
+        joint: tokens before them where a stream goes on.
         max_new_tokens: see `Generation`.
         temperature: see `Generation`.
         top_p: see `Generation`.
@@ -41,6 +43,7 @@ class Job:
     """
 
     prompt: Sequence[int]
+    joint: Sequence[int]
     max_new_tokens: int
     temperature: float
     top_p: float
@@ -88,8 +91,14 @@ class Locks:
 
     @contextlib.asynccontextmanager
     async def hold(self, name: Any) -> AsyncIterator[None]:
-        """Wait until nobody else holds the name."""
+        """Wait until nobody else holds the name.
+
+        Raises:
+            ApiError: 429, too many wait for it already.
+        """
         lock, users = self.held.get(name, (asyncio.Lock(), 0))
+        if users >= MOST_FOR_ONE:
+            raise ApiError(429, "too many requests of one memory at once: wait for its answers", "rate_limit_exceeded")
         self.held[name] = lock, users + 1
         try:
             async with lock:
@@ -128,6 +137,7 @@ class Service:
         self.draining = False
         self.locks = Locks()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.imports = asyncio.Semaphore(2)
         self.disk = ThreadPoolExecutor(4, "titans-store")
 
     async def drain(self) -> None:
@@ -142,23 +152,34 @@ class Service:
         """Run a call of the store in a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self.disk, lambda: call(*arguments, **options))
 
-    def admit(self, count: int = 1) -> None:
-        """Refuse requests that there is no room for.
+    def admit(self) -> None:
+        """Refuse a request that there is no room for.
 
         Raises:
             ApiError: 503 while the server stops, 429 while it is full.
         """
         if self.draining:
             raise ApiError(503, "the server is stopping: try again in a moment", "stopping")
-        if self.in_flight + count > self.capacity:
+        if self.in_flight >= self.capacity:
             raise ApiError(429, "too many requests at once: try again in a moment", "rate_limit_exceeded")
 
-    async def events(self, tenant: str, job: Job) -> AsyncIterator[Piece | Finished]:
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Take one of the places while the body runs; see `admit`."""
+        self.admit()
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    async def events(self, tenant: str, job: Job, cancelled: asyncio.Event) -> AsyncGenerator[Piece | Finished, None]:
         """Run one request; leaving the loop cancels it.
 
         Args:
             tenant: whose session it is.
             job: what is asked for.
+            cancelled: set by the caller when nobody waits for the answer any more.
 
         Yields:
             Text and traces as they become known, then `Finished`.
@@ -170,7 +191,6 @@ class Service:
         self.admit()
         self.in_flight += 1  # until the work has ended, which may be after the client has left
         queue: asyncio.Queue[Piece | Finished | Exception] = asyncio.Queue()
-        cancelled = asyncio.Event()
         task = asyncio.create_task(self._work(tenant, job, queue.put_nowait, cancelled))
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -198,7 +218,9 @@ class Service:
                 tell(await self._generate(job, self._rewritten(self.fresh, job), tell, cancelled, None))
                 return
             async with self.locks.hold((tenant, job.session)):
-                stored = await self.on_disk(self.store.get, tenant, job.session)
+                if cancelled.is_set():
+                    raise _left()
+                stored = await self._stored(tenant, job.session)
                 state = self._rewritten(self.fresh if stored is None else stored.state, job)
 
                 async def save(state: MemoryState) -> SessionInfo:
@@ -226,7 +248,7 @@ class Service:
         def emit(event: Event) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-        prompt = self._with_bos(job.prompt, state)
+        prompt = self._prompt(job, state)
         request = Generation(
             prompt, state, job.max_new_tokens, job.temperature, job.top_p, job.seed, job.stop,
             keep=save is not None, trace=job.trace, emit=emit,
@@ -239,14 +261,14 @@ class Service:
         finally:
             watcher.cancel()
         if isinstance(event, Failed):
-            raise event.error
+            raise ApiError(500, "the model failed: the server's log says why", "model_failed") from event.error
         return await self._finished(event, len(prompt), before, save)
 
     async def _finished(
         self, event: Done, prompt_tokens: int, before: WriteCounts, save: Callable[[MemoryState], Any] | None
     ) -> Finished:
         if event.state is None:
-            raise ApiError(499, "the request was cancelled before its prompt was read", "cancelled")
+            raise _left()
         info = None if save is None else await save(event.state)
         report = MemoryReport(
             info,
@@ -257,10 +279,23 @@ class Service:
         )
         return Finished(event.reason, prompt_tokens, event.said, report)
 
-    def _with_bos(self, prompt: Sequence[int], state: MemoryState) -> Sequence[int]:
-        """Start a new stream with the bos token."""
-        bos = self.engine.tokenizer.bos_token_id
-        if state.tokens == 0 and bos is not None:
+    async def _stored(self, tenant: str, session: str) -> Stored | None:
+        """Get a session; what is wrong with its file is not the client's mistake."""
+        try:
+            return await self.on_disk(self.store.get, tenant, session)
+        except StateFileError as error:
+            logger.error("a stored memory is damaged", exc_info=error)
+            message = "the stored memory is damaged: reset or delete it, or import a copy"
+            raise ApiError(500, message, "memory_damaged") from error
+
+    def _prompt(self, job: Job, state: MemoryState) -> list[int]:
+        """Put together what is to be read, with the bos token at the start of a stream and nowhere else."""
+        bos, prompt = self.engine.tokenizer.bos_token_id, list(job.prompt)
+        if bos is not None and prompt[:1] == [bos]:
+            del prompt[0]
+        if state.tokens:
+            prompt = [*job.joint, *prompt]
+        elif bos is not None:
             prompt = [bos, *prompt]
         if not prompt:
             raise ApiError(400, "the prompt is empty: give some text to go on from", param="prompt")
@@ -268,13 +303,18 @@ class Service:
 
     def _rewritten(self, state: MemoryState, job: Job) -> MemoryState:
         """Let the state be written as the request asks."""
-        if job.write is None:
+        mode = write_modes(state)[0]
+        if job.write is None or job.write == mode or (job.write == "always" and mode is None):
             return state
         if job.write != "gated":
             return WritePolicy(job.write).start(state)
         if self.gated is None:
             raise ApiError(400, "this model has no write policy: run titans calibrate on it", "not_calibrated", "write")
         return self.gated.start(state)
+
+
+def _left() -> ApiError:
+    return ApiError(499, "the client left before its prompt was read", "cancelled")
 
 
 def _since(before: WriteCounts, after: WriteCounts, read: int) -> WriteCounts:
