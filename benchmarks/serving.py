@@ -98,8 +98,8 @@ def _client(server: Server) -> httpx.AsyncClient:
 
 
 async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
-    """Let many clients talk at once; then give some sessions a server of their own and compare every word."""
-    with Server(model) as server:
+    """Let more clients talk at once than there are places; then let each session talk alone and compare every word."""
+    with Server(model, "--max-queue", "16") as server:
         async with _client(server) as http:
             talks = [Talk(server, http, f"session-{i}", i) for i in range(clients)]
             memory: list[int] = []
@@ -115,7 +115,7 @@ async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
                     await asyncio.sleep(1)
 
             await asyncio.gather(sample(), *map(talk, talks))
-    different = await _replay(model, talks, most=4)
+    different = await _replay(model, talks)
     statuses = sum((one.statuses for one in talks), Counter())
     latencies = [s for one in talks for s in one.seconds]
     return {
@@ -130,16 +130,16 @@ async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
     }
 
 
-async def _replay(model: Path, talks: list[Talk], most: int) -> int:
-    """Repeat the first turns of every session alone; returns how many sessions were told something else."""
+async def _replay(model: Path, talks: list[Talk]) -> int:
+    """Repeat every session alone; returns how many were told something else."""
     different = 0
     with Server(model) as server:
         async with _client(server) as http:
             for one in talks:
                 alone = Talk(server, http, one.name, one.number)
-                for _ in range(min(most, one.turn)):
+                for _ in range(one.turn):
                     await alone.step()
-                different += alone.said != one.said[: len(alone.said)]
+                different += alone.said != one.said
     return different
 
 
@@ -168,11 +168,13 @@ async def many_sessions(model: Path, count: int, active: int) -> dict[str, Any]:
             async with _client(server) as http:
                 first = Talk(server, http, "first", 0)
                 await first.step(1)
-                for start in range(1, total, 16):
-                    names = [f"session-{i}" for i in range(start, min(start + 16, total))]
+                for start in range(1, total, 8):
+                    names = [f"session-{i}" for i in range(start, min(start + 8, total))]
                     url = "/v1/memories/default/first/fork"
-                    await asyncio.gather(*(http.post(url, json={"to": name}) for name in names))
-                talks = [Talk(server, http, f"session-{1 + i * (total // active - 1)}", i) for i in range(1, active)]
+                    for made in await asyncio.gather(*(http.post(url, json={"to": name}) for name in names)):
+                        made.raise_for_status()
+                spread = [1 + i * (total - 1) // active for i in range(active)]  # all over the store
+                talks = [Talk(server, http, f"session-{i}", i) for i in spread]
                 for one in talks:
                     await one.step(4)
                 latencies = [s for one in talks for s in one.seconds]
@@ -209,6 +211,24 @@ def bench(
         (out / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
     _plot(results, out / "serving.png")
     console.print(f"written: {out}/serving.json, {out}/serving.png")
+    failures = _failures(results)
+    for sentence in failures:
+        console.print(sentence)
+    raise typer.Exit(bool(failures))
+
+
+def _failures(results: dict[str, Any]) -> list[str]:
+    """What must hold and does not."""
+    load, memory = results["load"], results["load"]["rss_mb"]
+    quarter = len(memory) // 4
+    checks = {
+        "a session was told something else than alone": load["sessions_that_differ_from_a_single_user"] == 0,
+        "a status other than 200, 429 and 503 came": set(load["statuses"]) <= {200, 429, 503},
+        "the process's memory grows": max(memory[-quarter:]) <= 1.2 * max(memory[quarter : 2 * quarter]),
+        "batches are less than 3 times as fast": results["batching"]["ratio"] >= 3,
+        "many sessions make requests slower": results["many_sessions"]["ratio_of_medians"] <= 1.25,
+    }
+    return [f"FAILED: {what}" for what, holds in checks.items() if not holds]
 
 
 def _plot(results: dict[str, Any], path: Path) -> None:

@@ -35,7 +35,8 @@ def test_numbers_are_those_of_the_trace(model):
     with torch.no_grad(), watch(model) as trace:
         state = model(ids, use_cache=True).cache
     shown = data(picture(inspection, {"Model": "m"}))
-    got = torch.tensor([[token[name] for name in ("surprise", "written", "dropped")] for token in shown["tokens"]])
+    names = ("surprise", "written", "dropped", "forgotten")
+    got = torch.tensor([[token[name] for name in names] for token in shown["tokens"]])
     torch.testing.assert_close(got, torch.tensor([list(token) for token in trace.tokens(0)]))
     assert shown["lengths"] == [0, 32, len(ids[0])]
     assert [len(norms) for norms in shown["norms"]] == [2, 2, 2]

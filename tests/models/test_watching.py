@@ -99,3 +99,15 @@ def test_watching_changes_nothing_and_ends(make_model, same):
     with watch(model), pytest.raises(ValueError, match="being watched already"), watch(model):
         pass
     assert all(layer.observer is None for layer in memory_layers(model))
+
+
+def test_forgotten_is_what_the_forget_gates_say(make_model, close):
+    """Against the gates of the only layer, called by hand."""
+    model, ids = make_model("lmm", num_hidden_layers=1), text(2, 9)
+    (layer,) = memory_layers(model)
+    with torch.no_grad(), watch(model) as trace:
+        model(ids)
+    hidden = model.model.layers[0].mixer_norms[0](model.model.embed_tokens(ids))
+    _, alpha, _, _ = layer._gates(hidden, layer.initial_state(2), None)
+    for row in range(2):
+        close([t.forgotten for t in trace.tokens(row)], alpha[row].mean(0).tolist(), 1e-10)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -68,12 +69,13 @@ class Server:
 
     def __init__(self, folder, memories, *options):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+        self.log = Path(f"{memories}.log")
         command = [sys.executable, "-m", "titans.cli", "serve", str(folder), "--memories", str(memories), "--port", "0"]
         self.process = subprocess.Popen(
             [*command, *map(str, options)],
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.log.open("w"),
             text=True,
         )
         line = self.process.stdout.readline()

@@ -81,6 +81,7 @@ def traced(index: int, text: str, generated: bool) -> dict[str, Any]:
         "surprise": surprise,
         "written": 0.0 if dropped else written,
         "dropped": dropped,
+        "forgotten": 0.0 if dropped else 0.01 * written,
         "generated": generated,
     }
 

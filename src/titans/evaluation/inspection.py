@@ -34,12 +34,14 @@ class InspectedToken:
         surprise: norm of the gradient, the mean over memory layers.
         written: share of the memory layers that wrote it.
         dropped: share of the layers that dropped it as an outlier.
+        forgotten: share of the memory that it let decay.
     """
 
     text: str
     surprise: float
     written: float
     dropped: float
+    forgotten: float
 
 
 @dataclasses.dataclass(frozen=True)

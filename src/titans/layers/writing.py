@@ -29,6 +29,7 @@ class Written(NamedTuple):
         surprise: gradient norms `[B, H, N]`; None where they were not asked for.
         written: `[B, N]`, bool; None where all tokens met the same fate.
         dropped: `[B, N]`, bool; None likewise.
+        forgotten: share of the memory that each token let decay, the mean over heads, `[B, N]`; None where none did.
     """
 
     y: Tensor
@@ -37,6 +38,7 @@ class Written(NamedTuple):
     surprise: Tensor | None
     written: Tensor | None = None
     dropped: Tensor | None = None
+    forgotten: Tensor | None = None
 
 
 Observer = Callable[[Written, Tensor | None], None]  # also given the lengths [B] of the rows, None where all count
@@ -58,12 +60,13 @@ def write(
         Reads, the memory, and what became of the tokens.
     """
     (q, k, v, theta, alpha, eta), memory, writing = inputs, state.memory, state.writing
+    forgotten = alpha.mean((1, *range(3, alpha.dim())))  # channels, too, where they forget for themselves
     if writing is None or _everywhere(writing, -math.inf):
         y, memory, *surprise = associative_memory(
             q, k, v, theta, alpha, eta, memory, mask=mask, return_surprise=measure, **options
         )
         after = None if writing is None else alike(writing, _count(q, mask), written=True)
-        return Written(y, memory, after, surprise[0] if measure else None)
+        return Written(y, memory, after, surprise[0] if measure else None, forgotten=forgotten)
     dtype = memory.weights[0].dtype
     q, k, v, theta, alpha, eta = (x.to(dtype) for x in inputs)
     norm = None if options["norm_weight"] is None else options["norm_weight"].unsqueeze(1).to(dtype)
@@ -76,7 +79,8 @@ def write(
         choices = Options(network, rule, chunk_size, True, options["limit_steps"])
         found = gated(choices, q, k, v, theta, alpha, eta, mask, memory, decide, writing)
     y = found.y.to(inputs[0].dtype)
-    return Written(y, found.memory, found.carry, found.surprise, found.written, found.dropped)
+    forgotten = found.written * (1 - (1 - forgotten) * found.kept)
+    return Written(y, found.memory, found.carry, found.surprise, found.written, found.dropped, forgotten)
 
 
 def decide(state: WriteState, norm: Tensor, mask: Tensor | None) -> tuple[WriteState, Decision]:

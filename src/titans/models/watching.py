@@ -21,19 +21,22 @@ class TokenTrace(NamedTuple):
         surprise: norm of its gradient, the mean over heads and memory layers.
         written: share of the memory layers that wrote it.
         dropped: share of the layers that dropped it as an outlier.
+        forgotten: share of the memory that it let decay, the mean over layers.
     """
 
     surprise: float
     written: float
     dropped: float
+    forgotten: float
 
 
 class LayerTrace(NamedTuple):
-    """What the tokens of a row did to one memory layer, in reading order: `[n]` each, bool but for the surprise."""
+    """What the tokens of a row did to one memory layer, in reading order: `[n]` each; written and dropped are bool."""
 
     surprise: Tensor
     written: Tensor
     dropped: Tensor
+    forgotten: Tensor
 
 
 class Trace:
@@ -57,7 +60,8 @@ class Trace:
         Returns:
             The row's tokens, padding left out.
         """
-        empty = LayerTrace(torch.empty(0), torch.empty(0, dtype=torch.bool), torch.empty(0, dtype=torch.bool))
+        none, never = torch.empty(0), torch.empty(0, dtype=torch.bool)
+        empty = LayerTrace(none, never, never, none)
         parts = [
             LayerTrace(*(x[row, : None if lengths is None else lengths[row]] for x in seen))
             for seen, lengths in self._seen[index]
@@ -82,11 +86,13 @@ class Trace:
 
     def _record(self, index: int, found: Written, lengths: Tensor | None) -> None:
         assert found.surprise is not None  # watched layers measure
+        assert found.forgotten is not None
         surprise = found.surprise.detach().mean(1)
         written = torch.ones_like(surprise, dtype=torch.bool) if found.written is None else found.written
         dropped = ~written if found.dropped is None else found.dropped
         lengths = None if lengths is None else lengths.cpu()
-        self._seen[index].append((LayerTrace(surprise.cpu(), written.cpu(), dropped.cpu()), lengths))
+        parts = (surprise, written, dropped, found.forgotten.detach())
+        self._seen[index].append((LayerTrace(*(part.cpu() for part in parts)), lengths))
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ class TracedToken:
         surprise: norm of its gradient, mean over the memory layers.
         written: share of the memory layers that wrote it.
         dropped: share of those that dropped it as an outlier.
+        forgotten: share of the memory that it let decay.
         generated: whether the model said it.
     """
 
@@ -31,6 +32,7 @@ class TracedToken:
     surprise: float
     written: float
     dropped: float
+    forgotten: float
     generated: bool
 
 
@@ -182,7 +184,7 @@ class Row:
             return []
         first = self.read
         return [
-            TracedToken(self.reader.add(token), t.surprise, t.written, t.dropped, first + i >= len(self.request.prompt))
+            TracedToken(self.reader.add(token), *t, generated=first + i >= len(self.request.prompt))
             for i, (token, t) in enumerate(zip(tokens, trace, strict=True))
         ]
 

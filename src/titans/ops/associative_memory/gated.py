@@ -49,6 +49,7 @@ class Gated(NamedTuple, Generic[Carry]):
         surprise: gradient norms `[B, H, N]`.
         written: `[B, N]`, bool.
         dropped: `[B, N]`, bool.
+        kept: `[B, N]`, see `Decision`.
     """
 
     y: Tensor
@@ -57,6 +58,7 @@ class Gated(NamedTuple, Generic[Carry]):
     surprise: Tensor
     written: Tensor
     dropped: Tensor
+    kept: Tensor
 
 
 def gated(
@@ -103,9 +105,9 @@ def gated(
         for tokens, here, end in zip(zip(*parts, strict=True), masks, span.ends(), strict=True):
             memory, carry, found = _chunk(options, gate, memory, carry, tokens, here, end)
             chunks.append(found)
-    along = (2, 2, 1, 1)  # the dimension of tokens
+    along = (2, 2, 1, 1, 1)  # the dimension of tokens
     outputs = (torch.cat(x, dim) for x, dim in zip(zip(*chunks, strict=True), along, strict=True))
-    y, norm, written, dropped = (plan.take(x, dim) for x, dim in zip(outputs, along, strict=True))
+    y, norm, written, dropped, kept = (plan.take(x, dim) for x, dim in zip(outputs, along, strict=True))
     if mask is not None:
         y, norm = torch.where(mask[:, None, :, None], y, 0.0), torch.where(mask[:, None], norm, 0.0)
         written, dropped = written & mask, dropped & mask
@@ -113,7 +115,7 @@ def gated(
         final = AssociativeMemoryState(memory.weights, memory.surprise, memory.weights, state.offset)
     else:
         final = AssociativeMemoryState(*memory, plan.end)
-    return Gated(y, final, carry, norm, written, dropped)
+    return Gated(y, final, carry, norm, written, dropped, kept)
 
 
 def _chunk(
@@ -125,7 +127,7 @@ def _chunk(
     mask: Tensor | None,
     end: bool | Tensor,
 ) -> tuple[Memory, Carry, tuple[Tensor, ...]]:
-    """Decide on one chunk, write and read it; outputs are reads, gradient norms and which were written and dropped."""
+    """Decide on one chunk, write and read it; outputs are reads, gradient norms and the decision."""
     network, (q, k, v, theta, decay, eta) = options.network, tokens
     inputs, deltas, z = _errors(network, k, v, memory)
     square = gradient_square(inputs, deltas)
@@ -139,7 +141,7 @@ def _chunk(
             deltas = [limit * delta for delta in deltas]
         c = coefficients(theta, decay.mT * decision.kept[:, None, None], eta, decision.written.unsqueeze(1))
         y, memory = _read(network, q, inputs, deltas, c, memory), _write(inputs, deltas, c, memory, end)
-    return memory, carry, (y, norm, decision.written, decision.dropped)
+    return memory, carry, (y, norm, *decision)
 
 
 def passed_by(

@@ -1,7 +1,7 @@
 // A conversation: messages go out, answers stream in, each token with what it did to the memory.
 
-import { element, mean, measured, whole } from "./dom.js";
-import { Scale, TracedText } from "./trace.js";
+import { element, mean, measured, share, whole } from "./dom.js";
+import { Scale, TracedText, lost } from "./trace.js";
 
 /** What was said in one session while the page is open. The server keeps the memory, not the text. */
 export class Conversation {
@@ -66,7 +66,7 @@ export async function converse(api, conversation, content, options, signal) {
   try {
     const body = { ...options, messages: [{ role: "user", content }], trace: true };
     for await (const chunk of api.chat(body, signal)) progress.take(chunk);
-    if (progress.memory) conversation.answers.push({ ...progress.memory, surprise: progress.surprise() });
+    if (progress.memory) conversation.answers.push({ ...progress.memory, ...progress.felt() });
     return true;
   } catch (error) {
     if (error.name === "AbortError") {
@@ -84,7 +84,7 @@ export async function converse(api, conversation, content, options, signal) {
 /** Takes the chunks of one answer. */
 class Progress {
   constructor(question, answer) {
-    Object.assign(this, { question, answer, began: false, content: "", traced: "", surprises: [] });
+    Object.assign(this, { question, answer, began: false, content: "", traced: "", seen: [] });
     this.announcer = new Announcer();
     answer.article.classList.add("streaming");
   }
@@ -100,27 +100,31 @@ class Progress {
 
   /** A token of the prompt belongs to the question, as the model read it; one it wrote, to the answer. */
   read(token) {
-    this.surprises.push(token.surprise);
+    this.seen.push(token);
     if (token.generated) this.traced += token.text;
     else this.question.text.setUntraced("");
     (token.generated ? this.answer : this.question).text.append([token]);
   }
 
-  surprise() {
-    return mean(this.surprises); // NaN without a trace, which the chart leaves out
+  /** How the memory took it all; NaN without a trace, which the chart leaves out. */
+  felt() {
+    const surprise = mean(this.seen.map((token) => token.surprise));
+    return { surprise, forgotten: this.seen.length ? lost(this.seen) : NaN };
   }
 
   finish() {
     this.answer.article.classList.remove("streaming");
     for (const { text } of [this.question, this.answer]) text.finish();
     this.announcer.finish();
-    if (this.memory) this.answer.footer.textContent = outcome(this.memory, this.surprise());
+    if (this.memory) this.answer.footer.textContent = outcome(this.memory, this.felt());
   }
 }
 
-function outcome({ written, skipped, dropped, layers }, surprise) {
+function outcome({ written, skipped, dropped, layers }, { surprise, forgotten }) {
   const over = layers > 1 ? ` · summed over ${layers} layers` : "";
-  const felt = Number.isFinite(surprise) ? ` · mean surprise ${measured(surprise)}` : "";
+  const felt = Number.isFinite(surprise)
+    ? ` · forgotten ${share(forgotten, 1)} · mean surprise ${measured(surprise)}`
+    : "";
   return `written ${whole(written)} · skipped ${whole(skipped)} · dropped ${whole(dropped)}${over}${felt}`;
 }
 

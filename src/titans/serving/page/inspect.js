@@ -2,7 +2,7 @@
 
 import { element, mean, measured, share, whole } from "./dom.js";
 import { chart } from "./charts.js";
-import { Scale, TracedText, fate, legend, visible } from "./trace.js";
+import { Scale, TracedText, fate, legend, lost, visible } from "./trace.js";
 
 const TOP = 20;
 const CONTEXT = 9; // characters on each side
@@ -32,6 +32,7 @@ function showFigures() {
     ["Written", share(written, all)],
     ["Skipped", share(all - written - dropped, all)],
     ["Dropped", share(dropped, all)],
+    ["Forgotten", share(lost(tokens), 1)],
     ["Mean surprise", measured(sum("surprise") / all)],
     ["Memory norm", `${measured(totals[0])} → ${measured(totals.at(-1))}`],
   ];

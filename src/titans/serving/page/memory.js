@@ -35,10 +35,11 @@ export function showMemory(session, answers) {
 /** What an answer wrote. Each memory layer decides about each token, so the counts are over both. */
 function counts(last) {
   const total = last ? last.written + last.skipped + last.dropped : 0;
-  return ["written", "skipped", "dropped"].map((what) => [
+  const rows = ["written", "skipped", "dropped"].map((what) => [
     what[0].toUpperCase() + what.slice(1),
     last ? `${whole(last[what])} · ${share(last[what], total)}` : "–",
   ]);
+  return [...rows, ["Forgotten", Number.isFinite(last?.forgotten) ? share(last.forgotten, 1) : "–"]];
 }
 
 function curve(title, answers, field, format) {

@@ -160,16 +160,22 @@ export function visible(text) {
 }
 
 /** What became of a token. */
-export function fate({ written, dropped }) {
+export function fate({ written, dropped, forgotten }) {
   const parts = [];
   if (written > 0) parts.push(written < 1 ? `written by ${Math.round(100 * written)} % of layers` : "written");
   if (dropped > 0) parts.push(dropped < 1 ? `dropped by ${Math.round(100 * dropped)} % of layers` : "dropped");
+  if (forgotten > 0) parts.push(`made the memory forget ${measured(100 * forgotten)} %`);
   return parts.join(", ") || "skipped";
+}
+
+/** Share of what a memory held before these tokens that it has forgotten after them. */
+export function lost(tokens) {
+  return 1 - tokens.reduce((kept, { forgotten }) => kept * (1 - forgotten), 1);
 }
 
 function joined(pieces) {
   const average = (name) => mean(pieces.map((piece) => piece[name]));
-  return { surprise: average("surprise"), written: average("written"), dropped: average("dropped") };
+  return Object.fromEntries(["surprise", "written", "dropped", "forgotten"].map((name) => [name, average(name)]));
 }
 
 let detail; // one for the page, made when first needed
