@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -176,6 +177,18 @@ def test_file_round_trip(tmp_path):
     assert WritePolicy.load(tmp_path) == GOOD
     dataclasses.replace(GOOD, decay=5e-5).save(tmp_path)
     assert WritePolicy.load(tmp_path).decay == 5e-5
+    assert [path.name for path in tmp_path.iterdir()] == ["write_policy.json"]
+
+
+def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError("disk full")
+
+    GOOD.save(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        dataclasses.replace(GOOD, decay=5e-5).save(tmp_path)
+    assert WritePolicy.load(tmp_path) == GOOD
     assert [path.name for path in tmp_path.iterdir()] == ["write_policy.json"]
 
 

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans import MemoryState, TitansError
+from titans import MemoryState, TitansError, disk
 from titans.ops.state import State
-from titans.persistence import FingerprintError, StateFileError, disk, fingerprint
+from titans.persistence import FingerprintError, StateFileError, fingerprint
 from titans.persistence.state_file import _checksum, _metadata, dump, parse
 from titans.persistence.tree import _Builder, flatten, unflatten
 

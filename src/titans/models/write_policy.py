@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from titans import disk
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.state import NeuralMemoryState, WriteState
@@ -148,12 +149,7 @@ class WritePolicy:
             The file.
         """
         path = Path(folder) / FILE
-        unfinished = path.with_name(f"{FILE}.{os.getpid()}.unfinished")
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        disk.replace(path, (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode())
         return path
 
     @staticmethod

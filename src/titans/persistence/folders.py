@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+from titans import disk
 from titans.errors import TitansError
-from titans.persistence import disk
 
 
 class Folder(Protocol):

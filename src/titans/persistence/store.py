@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeVar
 
+from titans.disk import SUFFIX
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
 from titans.persistence.cache import Cache
-from titans.persistence.disk import SUFFIX
 from titans.persistence.errors import (
     ConflictError,
     FingerprintError,
