@@ -198,7 +198,7 @@ def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch):
         ({"threshold": [1.0, math.nan]}, "threshold=.* must hold one finite number per memory layer"),
         ({"threshold": [1.0]}, "1 thresholds, 2 means and 2 deviations"),
         ({"mean": "ab"}, "mean='ab' must hold"),
-        ({"deviation": [1.0, -1.0]}, "must not be negative"),
+        ({"deviation": [1.0, -1.0]}, "deviation=-1.0 must be"),
         ({"decay": math.nan}, "decay=nan must be"),
         ({"decay": 0.2}, "decay=0.2 must be"),
         ({"smoothing": 1.0}, "smoothing=1.0 must be"),
