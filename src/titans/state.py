@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from titans.ops import AssociativeMemoryState
@@ -39,6 +40,28 @@ class WriteState(State):
     written: Tensor
     skipped: Tensor
     dropped: Tensor
+
+    def check(self) -> None:
+        """Refuse numbers that no stream has, wherever they come from.
+
+        Raises:
+            ValueError: it names the first of them.
+        """
+        slack = torch.finfo(self.decay.dtype).eps  # smoothing and decay have each been rounded
+        rules = {
+            "threshold": (~self.threshold.isnan(), "a number"),
+            "mean": (self.mean.isfinite(), "finite"),
+            "deviation": (self.deviation.isfinite() & (self.deviation >= 0), "finite and at least 0"),
+            "largest_z": (self.largest_z > 0, "above 0"),
+            "smoothing": ((self.smoothing >= 0) & (self.smoothing < 1), "from 0 to below 1"),
+            "decay": ((self.decay >= 0) & (self.decay <= 1 - self.smoothing + slack), "from 0 to 1 - smoothing"),
+            "smoothed": (self.smoothed.isfinite(), "finite"),
+            "activity": (self.activity.isfinite() & (self.activity >= 0), "finite and at least 0"),
+            **{n: (getattr(self, n) >= 0, "at least 0") for n in ("written", "skipped", "dropped")},
+        }
+        for name, (right, expected) in rules.items():
+            if not bool(right.all()):
+                raise ValueError(f"{name}={getattr(self, name)[~right][0].item()} must be {expected}")
 
 
 class NeuralMemoryState(State):

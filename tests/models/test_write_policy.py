@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -179,13 +180,25 @@ def test_file_round_trip(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["write_policy.json"]
 
 
+def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError("disk full")
+
+    GOOD.save(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        dataclasses.replace(GOOD, decay=5e-5).save(tmp_path)
+    assert WritePolicy.load(tmp_path) == GOOD
+    assert [path.name for path in tmp_path.iterdir()] == ["write_policy.json"]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"threshold": [1.0, math.nan]}, "threshold=.* must hold one finite number per memory layer"),
         ({"threshold": [1.0]}, "1 thresholds, 2 means and 2 deviations"),
         ({"mean": "ab"}, "mean='ab' must hold"),
-        ({"deviation": [1.0, -1.0]}, "must not be negative"),
+        ({"deviation": [1.0, -1.0]}, "deviation=-1.0 must be"),
         ({"decay": math.nan}, "decay=nan must be"),
         ({"decay": 0.2}, "decay=0.2 must be"),
         ({"smoothing": 1.0}, "smoothing=1.0 must be"),

@@ -1,7 +1,9 @@
 """State files: bit for bit what was saved, for the model that made it, whole or not at all."""
 
 import copy
+import dataclasses
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -13,11 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans import MemoryState, TitansError
-from titans.ops.state import State
-from titans.persistence import FingerprintError, StateFileError, disk, fingerprint
+from titans import MemoryState, TitansError, WritePolicy, disk
+from titans.persistence import FingerprintError, StateFileError, fingerprint
 from titans.persistence.state_file import _checksum, _metadata, dump, parse
-from titans.persistence.tree import _Builder, flatten, unflatten
+from titans.persistence.tree import flatten
 
 SCRIPT = "import sys, torch\nfrom titans import MemoryState, TitansForCausalLM\n"
 
@@ -277,6 +278,7 @@ WEIGHT = "layers.0.0.memory.memory.weights.0"
     ({"integers": {"layers.0.0.offset": True}}, "integers"),
     ({"integers": {"layers.0.0.offset": 1.5}}, "integers"),
     ({"integers": {WEIGHT + "0": 1}}, "holds layers"),
+    ({"tensors": {"layers.0.0.memory.writing": torch.ones(1)}}, "holds layers.0.0.memory.writing"),
     ({"integers": {"tokens": 2**63}}, "beyond"),
     ({"integers": {"tokens": None}}, "integers"),
     ({"metadata": {"integers": "[1]"}}, "integers"),
@@ -317,31 +319,68 @@ def test_what_is_no_file(tiny, tmp_path, make):
 # Parts that a new state lacks ----------------------------------------------------------------------------------
 
 
-class Extra(State):
-    bound: torch.Tensor
-    count: torch.Tensor
+GATED = WritePolicy("gated", (0.5,) * 9, (1.0,) * 9, (0.25,) * 9, decay=1e-3)
 
 
-class Holder(State):
-    extra: Extra | None
+def follow(policy, state):
+    """Start a policy, for as many memory layers as the state has."""
+    layers = sum(name.endswith("memory.weights.0") for name, _ in flatten(state))
+    numbers = {name: getattr(policy, name)[:layers] for name in ("threshold", "mean", "deviation")}
+    return dataclasses.replace(policy, **numbers).start(state)
 
 
-def test_an_optional_part_is_built_from_its_declared_type(tiny):
-    holder = Holder(Extra(torch.tensor([torch.inf]), torch.tensor([3])))
-    entries = dict(flatten(holder))
-    assert list(entries) == ["extra.bound", "extra.count"]
-    built = _Builder(entries, tiny.config, False).build(Holder(None), "", Holder)
-    assert (built.extra.bound.item(), built.extra.count.item()) == (torch.inf, 3)
-    for name, wrong in (
-        ("bound", torch.tensor([torch.nan])),
-        ("count", torch.tensor([[3]])),
-        ("count", -torch.ones(1).long()),
-    ):
+@pytest.mark.parametrize("policy", [GATED, WritePolicy("always"), WritePolicy("never", largest_z=math.inf)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_policies_are_kept(make_model, variant, read, same, policy, dtype):
+    model = make_model(variant, dtype, fresh=True)
+    _, state = read(model, 9, follow(policy, model.initial_state(2)), rows=2)
+    loaded, _ = parse(dump(state, model), model)
+    same(loaded, state)
+    assert [x.dtype for x in loaded.tensors()] == [x.dtype for x in state.tensors()]
+
+
+@pytest.fixture(scope="module")
+def gated(whole):
+    """A model, and the file of a state that follows a gated policy."""
+    model, state, _ = whole
+    return model, dump(follow(GATED, state), model)
+
+
+FLOATS = ("threshold", "mean", "deviation", "largest_z", "smoothing", "decay", "smoothed", "activity")
+
+
+@pytest.mark.parametrize(("field", "values"), [
+    ("threshold", [math.nan]),
+    ("mean", [math.nan, math.inf]),
+    ("deviation", [-0.1, math.nan, math.inf]),
+    ("largest_z", [0.0, -1.0, math.nan]),
+    ("smoothing", [-0.1, 1.0, 2.0, math.nan]),
+    ("decay", [-1e-3, 0.11, math.nan]),
+    ("smoothed", [math.nan, -math.inf]),
+    ("activity", [-0.1, math.inf, math.nan]),
+])  # fmt: skip
+def test_a_policy_out_of_range_is_refused(gated, field, values):
+    model, content = gated
+    name = f"layers.0.0.memory.writing.{field}"
+    for value in values:
         with pytest.raises(StateFileError, match=name):
-            _Builder({**entries, f"extra.{name}": wrong}, tiny.config, False).build(Holder(None), "", Holder)
-    assert _Builder({"x": torch.ones(1)}, tiny.config, False).build(Holder(None), "", Holder).extra is None
-    with pytest.raises(StateFileError, match="holds extra"):
-        unflatten({**dict(flatten(tiny.initial_state(1).detach())), "extra": torch.ones(1)}, tiny.model)
+            parse(rewritten(content, {name: torch.tensor([value])}), model)
+
+
+def test_a_policy_has_the_types_of_the_model(gated):
+    """One of another type would give it to all rows of a batch."""
+    model, content = gated
+    for field in (*FLOATS, "written", "skipped", "dropped"):
+        name = f"layers.0.0.memory.writing.{field}"
+        right = torch.float32 if field in FLOATS else torch.int64
+        for dtype in {torch.int64, torch.int32, torch.float32, torch.float64} - {right}:
+            with pytest.raises(StateFileError, match=f"{name} is {dtype}"):
+                parse(rewritten(content, {name: torch.zeros(1, dtype=dtype)}), model)
+        for wrong in (None, torch.zeros(1, 1, dtype=right)):
+            with pytest.raises(StateFileError, match=name):
+                parse(rewritten(content, {name: wrong}), model)
+    with pytest.raises(StateFileError, match="written counts from -1"):
+        parse(rewritten(content, {"layers.0.0.memory.writing.written": torch.tensor([-1])}), model)
 
 
 # Crashes -------------------------------------------------------------------------------------------------------

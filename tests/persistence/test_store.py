@@ -10,7 +10,7 @@ import uuid
 import pytest
 import torch
 
-from titans import MemoryState, MemoryStore, TitansError
+from titans import MemoryState, MemoryStore, TitansError, WritePolicy
 from titans.persistence import (
     ConflictError,
     FingerprintError,
@@ -18,6 +18,7 @@ from titans.persistence import (
     LimitError,
     StateFileError,
     UnknownSessionError,
+    versions,
 )
 from titans.persistence.cache import Cache
 
@@ -38,7 +39,7 @@ def local(tmp_path, tiny):
 
 
 def files(store):
-    return sorted(path for path, _ in store._folder.old_files(-60))
+    return sorted(store._folder.old_files(-60, lambda name, size: True))
 
 
 # Reading and writing -------------------------------------------------------------------------------------------
@@ -97,10 +98,22 @@ def test_created_stays_and_survives_damage(local, tiny, read, tmp_path):
     (file,) = (tmp_path / "store").rglob("*.safetensors")
     file.write_bytes(b"junk" * 9)
     reader = MemoryStore(tmp_path / "store", tiny)
-    for look in (lambda: reader.get("t", "s"), lambda: reader.list("t")):
-        with pytest.raises(StateFileError, match="session 's' of 't'"):
-            look()
+    for look in (reader.get, reader.info):
+        with pytest.raises(StateFileError, match="session 's' of 't'") as caught:
+            look("t", "s")
+        assert str(tmp_path) not in str(caught.value)
     assert reader.put("t", "s", state, expected=2).version == 3
+
+
+def test_a_damaged_session_does_not_hide_the_others(local, tiny, read, tmp_path, caplog):
+    for name in "abc":
+        local.put("t", name, read(tiny, 3)[1], expected=0)
+    (file,) = (tmp_path / "store" / "t=0" / "b=0").iterdir()
+    file.write_bytes(b"junk" * 9)
+    assert [info.session for info in local.list("t", limit=2)] == ["a", "c"]
+    (record,) = caplog.records
+    assert "the session 'b' of 't'" in record.getMessage()
+    local.delete("t", "b")
 
 
 def dumped(state, model, **options):
@@ -118,8 +131,9 @@ def test_a_session_is_one_row_of_this_model(store, root, tiny, other, read):
         store.load("t", "s", dumped(read(tiny, 3, rows=2)[1], tiny))
     assert store.list("t") == []
     store.put("t", "s", read(tiny, 3)[1], expected=0)
-    with pytest.raises(FingerprintError, match="'s'"):
+    with pytest.raises(FingerprintError, match="'s'") as caught:
         MemoryStore(root, other).get("t", "s")
+    assert str(root).removeprefix("memory:") not in str(caught.value)
 
 
 def test_weights_that_change_leave_no_memory_valid(root, other, read):
@@ -149,6 +163,11 @@ def test_fork_reset_delete(store, tiny, read, same):
     assert store.reset("t", "a").version == 2
     same(store.get("t", "a").state, tiny.initial_state(1).detach())
     assert store.get("t", "b").state.tokens == 9
+    fresh = WritePolicy("never").start(tiny.initial_state(1).detach())
+    assert store.reset("t", "a", fresh).version == 3
+    same(store.get("t", "a").state, fresh)
+    with pytest.raises(TitansError, match="2 rows"):
+        store.reset("t", "a", tiny.initial_state(2))
     store.delete("t", "a")
     assert store.get("t", "a") is None
     assert [info.session for info in store.list("t")] == ["b"]
@@ -186,7 +205,7 @@ def test_export_and_import(store, tiny, other, read, same, tmp_path):
 
 def test_list_is_sorted_and_paged(store, tiny, read):
     _, state = read(tiny, 3)
-    names = sorted(["B", "a", "A.", "a:1", "b@c", "-", "Z+", "zz", "..", "con"])
+    names = sorted(["B", "a", "A.", "a:1", "b@c", "-", "Z+", "zz", ".x", "con"])
     for name in reversed(names):
         store.put("t", name, state, expected=0)
     store.put("other", "x", state, expected=0)
@@ -200,6 +219,21 @@ def test_list_is_sorted_and_paged(store, tiny, read):
     assert [name for page in pages for name in page] == names
     assert max(map(len, pages)) == 2
     assert store.list("nobody") == []
+
+
+def test_a_list_opens_only_what_has_its_prefix(store, tiny, read, monkeypatch):
+    _, state = read(tiny, 3)
+    for name in ("al:z", "ann", "ann:a", "ann:b", "ann:c", "anna:a", "bob:a"):
+        store.put("t", name, state, expected=0)
+    reads, read_file = [], store._folder.read
+    monkeypatch.setattr(store._folder, "read", lambda *args: (reads.append(args[0]), read_file(*args))[1])
+    for options, expected in (
+        ({}, "abc"), ({"limit": 2}, "ab"), ({"after": "ann:a"}, "bc"), ({"after": "a"}, "abc"), ({"after": "b"}, ""),
+    ):  # fmt: skip
+        assert [info.session for info in store.list("t", prefix="ann:", **options)] == [f"ann:{x}" for x in expected]
+    assert all("/ann;" in path for path in reads)
+    assert len(reads) == 3 + 2 + 2 + 3
+    assert store.list("t", prefix="an/") == store.list("t", prefix="zz") == []
 
 
 def test_ten_thousand_sessions_cost_no_more_than_a_page(tmp_path, tiny, read, monkeypatch):
@@ -273,7 +307,7 @@ def test_the_cache_counts_bytes():
 # Tenants apart -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../t", "a/b", "", "a" * 129, "a\0", "a=0"])
+@pytest.mark.parametrize("name", ["..", "../t", "a/b", "", "a" * 129, "a\0", "a=0"])
 def test_no_name_reaches_elsewhere(store, tiny, read, name):
     _, state = read(tiny, 3)
     store.put("t", "s", state, expected=0)
@@ -296,8 +330,9 @@ def test_links_are_not_followed(local, tiny, read, tmp_path):
     (root / "u=0" / "s=0" / f"{1:012d}.safetensors").symlink_to(next(root.rglob("*.safetensors")))
     for look in (lambda: local.get("evil", "s"), lambda: local.list("evil"), lambda: local.get("t", "evil"),
                  lambda: local.put("t", "evil", state, expected=0)):  # fmt: skip
-        with pytest.raises(TitansError, match="link"):
+        with pytest.raises(TitansError, match="evil=0 is a link") as caught:
             look()
+        assert str(tmp_path) not in str(caught.value)
     assert local.get("u", "s") is None
     assert [info.session for info in local.list("t")] == ["s"]
 
@@ -408,9 +443,93 @@ def test_old_leavings_are_swept(tmp_path, tiny, read):
     for path in (orphan, *(tmp_path / "t=0" / "old=0").iterdir(), *(tmp_path / "t=0" / "kept=0").iterdir()):
         os.utime(path, (0, 0))
     MemoryStore(tmp_path, tiny)
-    assert sorted(path.name for path in (tmp_path / "t=0").iterdir()) == ["kept=0", "new=0"]
+    assert sorted(path.name for path in (tmp_path / "t=0").iterdir()) == ["=last", "kept=0", "new=0"]
     assert [path.name for path in orphan.parent.iterdir()] == [f"{1:012d}.safetensors"]
-    assert store.put("t", "old", state, expected=0).version == 1
+    assert store.put("t", "old", state, expected=0).version == 3
+    assert store.put("other", "old", state, expected=0).version == 1
+
+
+def swept(root, model, monkeypatch):
+    """Open a store after a day in which nothing happened."""
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "_DAY", -60)
+        return MemoryStore(root, model)
+
+
+def test_no_version_comes_again_when_a_deletion_was_swept(store, root, tiny, read, same, monkeypatch):
+    _, old = read(tiny, 3)
+    _, new = read(tiny, 5)
+    reader = MemoryStore(root, tiny)
+    store.put("t", "s", old, expected=0)
+    assert reader.get("t", "s").version == 1
+    MemoryStore(root, tiny).delete("t", "s")
+    writer = swept(root, tiny, monkeypatch)
+    assert [path.split("/")[1] for path in files(writer)] == ["=last"]
+    assert reader.get("t", "s") is None
+    assert [info.session for info in writer.list("t")] == []
+    assert writer.put("t", "s", new, expected=0).version == 3
+    for other in (reader, store):
+        with pytest.raises(ConflictError, match="at version 3 and not 1"):
+            other.put("t", "s", old, expected=1)
+        same(other.get("t", "s").state, new)
+    assert store.put("t", "s", old, expected=3).version == 4
+
+
+def test_the_highest_swept_version_is_noted_once(store, root, tiny, read, monkeypatch):
+    _, state = read(tiny, 3)
+    for name, writes in (("a", 3), ("b", 1), ("c", 5)):
+        for expected in range(writes):
+            store.put("t", name, state, expected=expected)
+        if name != "c":
+            store.delete("t", name)
+    swept(root, tiny, monkeypatch)
+    assert [path for path in files(store) if "=last" in path] == [f"t=0/=last/{4:012d}"]
+    store.delete("t", "c")
+    for _ in range(2):
+        assert files(swept(root, tiny, monkeypatch)) == [f"t=0/=last/{6:012d}"]
+    assert store.put("t", "d", state, expected=None).version == 7
+
+
+def test_a_sweep_between_two_looks_is_noticed(store, root, tiny, read, monkeypatch):
+    """Whoever does not see the deletion any more sees its number noted."""
+    _, state = read(tiny, 3)
+    store.put("t", "s", state, expected=0)
+    store.delete("t", "s")
+    list_files = store._folder.files
+
+    def late(path):
+        monkeypatch.setattr(store._folder, "files", list_files)
+        found = list_files(path)
+        swept(root, tiny, monkeypatch)
+        return found
+
+    monkeypatch.setattr(store._folder, "files", late)
+    assert store.put("t", "s", state, expected=0).version == 3
+
+
+def test_a_number_that_cannot_be_noted_is_not_swept(store, root, tiny, read, monkeypatch):
+    def fail(*args):
+        raise OSError("disk full")
+
+    _, state = read(tiny, 3)
+    store.put("t", "s", state, expected=0)
+    store.delete("t", "s")
+    monkeypatch.setattr(versions.Versions, "_note", fail)
+    with pytest.raises(OSError, match="disk full"):
+        swept(root, tiny, monkeypatch)
+    assert store.put("t", "s", state, expected=0).version == 3
+
+
+def test_opening_asks_for_the_age_of_leavings_only(tiny, read, monkeypatch):
+    root = f"memory://{uuid.uuid4().hex}"
+    store = MemoryStore(root, tiny)
+    for name in "abc":
+        store.put("t", name, read(tiny, 3)[1], expected=0)
+    store.delete("t", "b")
+    asked, modified = [], store._folder.fs.modified
+    monkeypatch.setattr(type(store._folder.fs), "modified", lambda _, path: (asked.append(path), modified(path))[1])
+    MemoryStore(root, tiny)
+    assert [path.split("/")[-2] for path in asked] == ["b=0"]
 
 
 def test_no_half_written_file_counts(local, tiny, read, monkeypatch, tmp_path):

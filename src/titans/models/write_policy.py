@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from titans import disk
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.state import NeuralMemoryState, WriteState
@@ -66,14 +67,13 @@ class WritePolicy:
                 f"{len(self.threshold)} thresholds, {len(self.mean)} means and {len(self.deviation)} deviations: "
                 "expected one of each per memory layer"
             )
-        if any(x < 0 for x in self.deviation):
-            raise TitansError(f"deviation={self.deviation!r} must not be negative")
-        if not _is_number(self.smoothing) or not 0 <= self.smoothing < 1:
-            raise TitansError(f"smoothing={self.smoothing!r} must be a number from 0 to below 1")
-        if not _is_number(self.largest_z) or not self.largest_z > 0:
-            raise TitansError(f"largest_z={self.largest_z!r} must be a number above 0")
-        if not _is_number(self.decay) or not 0 <= self.decay <= 1 - self.smoothing:
-            raise TitansError(f"decay={self.decay!r} must be a number from 0 to 1 - smoothing")
+        for name in ("smoothing", "largest_z", "decay"):
+            if not _is_number(getattr(self, name)):
+                raise TitansError(f"{name}={getattr(self, name)!r} must be a number")
+        try:
+            self._numbers().check()
+        except ValueError as error:
+            raise TitansError(str(error)) from error
 
     def start(self, state: MemoryState) -> MemoryState:
         """Have the streams of a state follow this policy from here on.
@@ -106,6 +106,14 @@ class WritePolicy:
 
         started: MemoryState = pytree.tree_map(follow, state, is_leaf=lambda x: isinstance(x, NeuralMemoryState))
         return started
+
+    def _numbers(self) -> WriteState:
+        """Write the policy's numbers as the state of a stream that has read nothing, whose ranges are known."""
+        numbers = {
+            field.name: torch.tensor(getattr(self, field.name, 0), dtype=torch.float64, device="cpu").view(-1)
+            for field in dataclasses.fields(WriteState)
+        }
+        return WriteState(**numbers)
 
     def _follow(self, layer: int, state: NeuralMemoryState) -> WriteState:
         """Make the write state of one memory layer, with what counts on from the state it is in."""
@@ -148,12 +156,7 @@ class WritePolicy:
             The file.
         """
         path = Path(folder) / FILE
-        unfinished = path.with_name(f"{FILE}.{os.getpid()}.unfinished")
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        disk.replace(path, (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode())
         return path
 
     @staticmethod

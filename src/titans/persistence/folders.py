@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+from titans import disk
 from titans.errors import TitansError
-from titans.persistence import disk
+
+Wanted = Callable[[str, int], bool]  # of a file's name and size
 
 
 class Folder(Protocol):
@@ -32,8 +34,8 @@ class Folder(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
 
-    def old_files(self, age: float) -> Iterator[tuple[str, int]]:
-        """Iterate over the paths and sizes of all files last changed more than `age` seconds ago."""
+    def old_files(self, age: float, wanted: Wanted) -> Iterator[str]:
+        """Iterate over the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
 
     def prune(self, path: str) -> None:
         """Remove a folder, if it is empty."""
@@ -93,15 +95,15 @@ class LocalFolder:
         """Remove a file, if it is there."""
         self._at(path).unlink(missing_ok=True)
 
-    def old_files(self, age: float) -> Iterator[tuple[str, int]]:
-        """Iterate over the paths and sizes of all files last changed more than `age` seconds ago."""
+    def old_files(self, age: float, wanted: Wanted) -> Iterator[str]:
+        """Iterate over the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
         for folder, _, names in os.walk(self.root):
             for name in names:
                 file = Path(folder, name)
                 with suppress(FileNotFoundError):
                     status = file.lstat()
-                    if status.st_mtime < time.time() - age:
-                        yield file.relative_to(self.root).as_posix(), status.st_size
+                    if wanted(name, status.st_size) and status.st_mtime < time.time() - age:
+                        yield file.relative_to(self.root).as_posix()
 
     def prune(self, path: str) -> None:
         """Remove a folder, if it is empty."""
@@ -114,7 +116,7 @@ class LocalFolder:
         for name in path.split("/"):
             place = place / name
             if place.is_symlink():
-                raise TitansError(f"{place} is a link, and the store follows none: remove it")
+                raise TitansError(f"{place.relative_to(self.root)} is a link, and the store follows none: remove it")
         return place
 
     def _entries(self, path: str) -> list[os.DirEntry[str]]:
@@ -178,11 +180,13 @@ class RemoteFolder:
         with suppress(FileNotFoundError):
             self.fs.rm_file(self._at(path))
 
-    def old_files(self, age: float) -> Iterator[tuple[str, int]]:
-        """Iterate over the paths and sizes of all files last changed more than `age` seconds ago."""
+    def old_files(self, age: float, wanted: Wanted) -> Iterator[str]:
+        """Iterate over the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
         for path, entry in self.fs.find(self.root, detail=True).items():
-            if self.fs.modified(path).timestamp() < time.time() - age:
-                yield path.removeprefix(f"{self.root}/"), entry["size"]
+            if wanted(path.rpartition("/")[2], entry["size"]):
+                with suppress(FileNotFoundError):
+                    if self.fs.modified(path).timestamp() < time.time() - age:  # a request of its own
+                        yield path.removeprefix(f"{self.root}/")
 
     def prune(self, path: str) -> None:
         """Do nothing: a folder without files is not there."""

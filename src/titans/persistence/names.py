@@ -6,7 +6,7 @@ import re
 
 from titans.persistence.errors import InvalidNameError
 
-_NAME = re.compile(r"[A-Za-z0-9._\-@:+]{1,128}")
+_NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._\-@:+]{1,128}")  # URLs lose a part that is only dots
 _FOLDER = re.compile(r"([a-z0-9,_\-@;+]{1,128})=([0-9a-f]{1,32})")
 _TO_FOLDER, _TO_NAME = str.maketrans(".:", ",;"), str.maketrans(",;", ".:")
 
@@ -21,11 +21,13 @@ def check_name(name: str) -> str:
         The name.
 
     Raises:
-        InvalidNameError: it is not 1 to 128 of the characters that a name may hold.
+        InvalidNameError: it is not 1 to 128 of the characters that a name may hold, or only dots.
     """
     if not _NAME.fullmatch(name):
         shown = repr(name) if len(repr(name)) < 150 else f"{repr(name)[:150]}..."
-        raise InvalidNameError(f"the name {shown} is not 1 to 128 letters, digits or ._-@:+ : choose another name")
+        raise InvalidNameError(
+            f"the name {shown} is not 1 to 128 letters, digits or ._-@:+, or only dots: choose another name"
+        )
     return name
 
 
@@ -50,4 +52,4 @@ def to_name(folder: str) -> str | None:
     capitals = int(match[2], 16)
     letters = match[1].translate(_TO_NAME)
     name = "".join(x.upper() if capitals >> i & 1 else x for i, x in enumerate(letters))
-    return name if to_folder(name) == folder else None
+    return name if _NAME.fullmatch(name) and to_folder(name) == folder else None

@@ -21,7 +21,8 @@ class SessionInfo:
     Args:
         tenant: whose it is.
         session: its name.
-        version: how often it was written.
+        version: rises by one with each write, from 1, or from more where the tenant has deleted sessions: no session
+            of a tenant's ever comes to a version again that one of the same name had.
         tokens: positions that its memory has read.
         bytes: size of its file.
         created: when it was first written, ISO 8601 in UTC.
@@ -74,7 +75,7 @@ class Place(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A version of a session, number 0 of one that never was."""
+    """A version of a session; one that never was is as one that was deleted, at version 0."""
 
     number: int
     bytes: int

@@ -16,10 +16,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from titans import disk
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
-from titans.persistence import disk
 from titans.persistence.errors import FingerprintError, StateFileError
 from titans.persistence.fingerprint import base, config_digest, fingerprint, relevant_config, tensors_digest
 from titans.persistence.tree import flatten, unflatten

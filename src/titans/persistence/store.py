@@ -1,42 +1,29 @@
-"""A store of memories by tenant and session, for several threads and processes at once.
-
-A session is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
-the next file, which only one writer can; then the older ones are removed. Deleting is writing a last version that says
-so.
-"""
+"""A store of memories by tenant and session, for several threads and processes at once."""
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
+import logging
 import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import islice
-from typing import Any, TypeVar
+from bisect import bisect_left, bisect_right
+from contextlib import suppress
+from itertools import islice, takewhile
+from typing import Any
 
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
 from titans.persistence.cache import Cache
-from titans.persistence.disk import SUFFIX
-from titans.persistence.errors import (
-    ConflictError,
-    FingerprintError,
-    LimitError,
-    StateFileError,
-    UnknownSessionError,
-)
+from titans.persistence.errors import ConflictError, LimitError, StateFileError
 from titans.persistence.fingerprint import base, fingerprint
 from titans.persistence.folders import open_folder
-from titans.persistence.names import check_name, to_folder, to_name
-from titans.persistence.sessions import DELETED, VERSION_FILE, Place, SessionInfo, Stored, Version
+from titans.persistence.names import check_name
+from titans.persistence.sessions import DELETED, Place, SessionInfo, Stored, Version
 from titans.persistence.state_file import Header, dump, parse, read_header
+from titans.persistence.versions import Versions, unknown
 
-_DAY = 24 * 60 * 60  # seconds that a late writer has to notice a deletion
-
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class MemoryStore:
@@ -67,10 +54,11 @@ class MemoryStore:
         max_sessions: int | None = None,
     ) -> None:
         self._folder = open_folder(root)
+        self._versions = Versions(self._folder)
         self._model: Any = base(model)
         self._max_state_bytes, self._max_sessions = max_state_bytes, max_sessions
         self._cache: Cache[tuple[str, Stored]] = Cache(cache_bytes)
-        self._sweep()
+        self._versions.sweep()
 
     def get(self, tenant: str, session: str) -> Stored | None:
         """Read a session.
@@ -87,7 +75,7 @@ class MemoryStore:
             StateFileError: its file is damaged.
         """
         place = _place(tenant, session)
-        return self._use(place, lambda newest: self._stored(place, newest))
+        return self._versions.use(place, lambda newest: self._stored(place, newest))
 
     def put(self, tenant: str, session: str, state: MemoryState, *, expected: int | None) -> SessionInfo:
         """Write the next version of a session.
@@ -107,7 +95,7 @@ class MemoryStore:
             TitansError: the state has more than one row, or is not of this model.
         """
         place = _place(tenant, session)
-        newest = self._newest(place)
+        newest = self._versions.newest(place)
         current = newest.number if newest.is_live else 0
         if current != (expected or 0):
             raise ConflictError(
@@ -116,22 +104,24 @@ class MemoryStore:
             )
         return self._write(place, state, newest)
 
-    def list(self, tenant: str, *, limit: int = 100, after: str | None = None) -> list[SessionInfo]:
-        """List the sessions of a tenant, sorted by name.
+    def list(
+        self, tenant: str, *, limit: int = 100, after: str | None = None, prefix: str = ""
+    ) -> builtins.list[SessionInfo]:
+        """List the sessions of a tenant, sorted by name. One whose file is damaged is left out, and logged.
 
         Args:
             tenant: whose.
             limit: sessions to return at most. Default 100.
             after: the last name of the page before. Default: start with the first.
+            prefix: how their names start; of no other a file is opened. Default: anyhow.
 
         Returns:
             What is known of each.
-
-        Raises:
-            StateFileError: the file of one of them is damaged.
         """
-        names = self._names(tenant)
-        page = (self.info(tenant, name) for name in names[bisect_right(names, after or "") :])
+        names = self._versions.names(tenant)
+        start = max(bisect_right(names, after or ""), bisect_left(names, prefix))
+        own = takewhile(lambda name: name.startswith(prefix), islice(names, start, None))
+        page = (self._listed(tenant, name) for name in own)
         return list(islice((info for info in page if info is not None), limit))
 
     def info(self, tenant: str, session: str) -> SessionInfo | None:
@@ -141,7 +131,7 @@ class MemoryStore:
             StateFileError: its file is damaged.
         """
         place = _place(tenant, session)
-        return self._use(place, lambda newest: self._info(place, newest))
+        return self._versions.use(place, lambda newest: self._info(place, newest))
 
     def fork(self, tenant: str, session: str, to: str) -> SessionInfo:
         """Start a new session with the memory of another.
@@ -161,18 +151,28 @@ class MemoryStore:
         """
         stored = self.get(tenant, check_name(session))
         if stored is None:
-            raise _unknown(session)
+            raise unknown(session)
         return self.put(tenant, to, stored.state, expected=None)
 
-    def reset(self, tenant: str, session: str) -> SessionInfo:
+    def reset(self, tenant: str, session: str, state: MemoryState | None = None) -> SessionInfo:
         """Give a session the memory of a new one.
+
+        Args:
+            tenant: whose.
+            session: its name.
+            state: in which new ones start, of one row. Default: the model's initial state.
+
+        Returns:
+            What is known of the session now.
 
         Raises:
             UnknownSessionError: there is no such session.
             ConflictError: another writer was faster.
+            TitansError: as of `put`.
         """
         place = _place(tenant, session)
-        return self._write(place, self._model.initial_state(1).detach(), self._existing(place))
+        newest = self._versions.existing(place)
+        return self._write(place, self._model.initial_state(1) if state is None else state, newest)
 
     def delete(self, tenant: str, session: str) -> None:
         """Delete a session; whoever is about to write it gets a conflict.
@@ -182,7 +182,7 @@ class MemoryStore:
             ConflictError: another writer was faster.
         """
         place = _place(tenant, session)
-        self._commit(place, self._existing(place), DELETED)
+        self._versions.write(place, self._versions.existing(place), DELETED)
         self._cache.drop(place)
 
     def export(self, tenant: str, session: str) -> bytes:
@@ -192,9 +192,9 @@ class MemoryStore:
             UnknownSessionError: there is no such session.
         """
         place = _place(tenant, session)
-        data = self._use(place, lambda newest: self._folder.read(place.file(newest.number)))
+        data = self._versions.use(place, lambda newest: self._folder.read(place.file(newest.number)))
         if data is None:
-            raise _unknown(session)
+            raise unknown(session)
         return data
 
     def load(self, tenant: str, session: str, data: bytes) -> SessionInfo:
@@ -216,36 +216,7 @@ class MemoryStore:
         place = _place(tenant, session)
         self._check_size(len(data))
         state, header = parse(data, self._model)
-        return self._write(place, state, self._newest(place), header.created)
-
-    # What follows knows of versions and files.
-
-    def _names(self, tenant: str) -> builtins.list[str]:
-        return sorted(filter(None, map(to_name, self._folder.folders(to_folder(tenant)))))
-
-    def _versions(self, place: Place) -> builtins.list[Version]:
-        files = self._folder.files(place.folder).items()
-        return sorted(Version(int(match[1]), size) for name, size in files if (match := VERSION_FILE.fullmatch(name)))
-
-    def _newest(self, place: Place) -> Version:
-        return (self._versions(place) or [Version(0, len(DELETED))])[-1]
-
-    def _existing(self, place: Place) -> Version:
-        newest = self._newest(place)
-        if not newest.is_live:
-            raise _unknown(place.session)
-        return newest
-
-    def _use(self, place: Place, use: Callable[[Version], T]) -> T | None:
-        """Use the newest version; one that a writer replaced meanwhile is looked up again."""
-        newest, before = self._newest(place), None
-        while newest.is_live and newest != before:
-            try:
-                with _naming(place):
-                    return use(newest)
-            except FileNotFoundError:
-                newest, before = self._newest(place), newest
-        return None
+        return self._write(place, state, self._versions.newest(place), header.created)
 
     def _stored(self, place: Place, newest: Version) -> Stored:
         mark, cached = fingerprint(self._model), self._cache.get(place)
@@ -258,6 +229,13 @@ class MemoryStore:
     def _info(self, place: Place, newest: Version) -> SessionInfo:
         file = place.file(newest.number)
         return place.describe(newest, read_header(lambda start, end: self._folder.read(file, start, end)))
+
+    def _listed(self, tenant: str, session: str) -> SessionInfo | None:
+        try:
+            return self.info(tenant, session)
+        except StateFileError as error:
+            logger.warning("a session is left out of a list: %s", error)
+            return None
 
     def _keep(self, state: MemoryState, header: Header, info: SessionInfo) -> Stored:
         stored = Stored(state, info.version, info)
@@ -274,26 +252,12 @@ class MemoryStore:
             self._check_count(place.tenant)
         data = dump(state, self._model, created=created)
         self._check_size(len(data))
-        self._commit(place, newest, data)
+        written = self._versions.write(place, newest, data)
         header = read_header(lambda start, end: data[start:end])
-        info = place.describe(Version(newest.number + 1, len(data)), header)
+        info = place.describe(written, header)
         copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
         self._keep(dataclasses.replace(copy, origin=Origin.of(self._model)), header, info)
         return info
-
-    def _commit(self, place: Place, newest: Version, data: bytes) -> None:
-        """Make the file of the next version, which succeeds for one writer, then remove the older ones."""
-        number = newest.number + 1
-        try:
-            self._folder.create(place.file(number), data)
-        except FileExistsError as error:
-            raise _conflict(place) from error
-        others = [version.number for version in self._versions(place) if version.number != number]
-        late = any(other > number for other in others)  # others wrote this version and the next, and removed this one
-        for other in [number] if late else others:
-            self._folder.remove(place.file(other))
-        if late:
-            raise _conflict(place)
 
     def _check_size(self, size: int) -> None:
         if self._max_state_bytes is not None and size > self._max_state_bytes:
@@ -305,18 +269,10 @@ class MemoryStore:
     def _check_count(self, tenant: str) -> None:
         """Refuse one more session; the deleted ones are told from the others only where that may matter."""
         limit = self._max_sessions
-        if limit is None or len(names := self._names(tenant)) < limit:
+        if limit is None or len(names := self._versions.names(tenant)) < limit:
             return
-        if sum(self._newest(Place(tenant, name)).is_live for name in names) >= limit:
+        if sum(self._versions.newest(Place(tenant, name)).is_live for name in names) >= limit:
             raise LimitError(f"{tenant!r} has {limit:,} sessions already: delete one, or raise max_sessions")
-
-    def _sweep(self) -> None:
-        """Remove what deletions and crashes left more than a day ago."""
-        for path, size in list(self._folder.old_files(_DAY)):
-            folder, _, name = path.rpartition("/")
-            if name.endswith(SUFFIX) or (VERSION_FILE.fullmatch(name) and size == len(DELETED)):
-                self._folder.remove(path)
-                self._folder.prune(folder)
 
 
 def _place(tenant: str, session: str) -> Place:
@@ -327,22 +283,3 @@ def _check_one_row(state: MemoryState) -> None:
     rows = next(state.tensors()).shape[0]
     if rows != 1:
         raise TitansError(f"the state has {rows} rows and a session has one: store each state.row(i) on its own")
-
-
-def _unknown(session: str) -> UnknownSessionError:
-    return UnknownSessionError(f"there is no session {session!r}: list the sessions, or put a state to make it")
-
-
-def _conflict(place: Place) -> ConflictError:
-    return ConflictError(
-        f"the session {place.session!r} was written by somebody else meanwhile: get it again and repeat what was done"
-    )
-
-
-@contextmanager
-def _naming(place: Place) -> Iterator[None]:
-    """Say which session cannot be read."""
-    try:
-        yield
-    except (FingerprintError, StateFileError) as error:
-        raise type(error)(f"the session {place.session!r} of {place.tenant!r}: {error}") from error

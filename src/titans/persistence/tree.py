@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import typing
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import Tensor
 
 from titans.models.configuration import TitansConfig
 from titans.models.memory_state import MemoryState
+from titans.models.write_policy import WritePolicy
 from titans.ops import AssociativeMemoryState
 from titans.persistence.errors import StateFileError
-from titans.state import AttentionState, MemoryAsContextState, State
+from titans.state import AttentionState, MemoryAsContextState, State, WriteState
 
-_hints = functools.cache(typing.get_type_hints)
-_LARGEST = 2**62  # what a counter may reach and still be counted on in int64
+_LARGEST = 2**62  # what a counter may reach and still be counted on in int64; other numbers are finite
 
 Entries = Mapping[str, Tensor | int]
 
@@ -60,8 +59,9 @@ def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
     """
     with torch.no_grad():
         like = MemoryState([[mixer.empty_state(1) for mixer in block.mixers] for block in model.layers], 0)
+        like = WritePolicy("always").start(like)  # as of every policy
     builder = _Builder(entries, model.config, cast)
-    state: MemoryState = builder.build(like, "", MemoryState)
+    state: MemoryState = builder.build(like, "")
     if extra := sorted(entries.keys() - builder.used):
         raise StateFileError(f"it holds {extra[0]}, which no state of this model has")
     return state
@@ -77,42 +77,39 @@ class _Builder:
         if len(rows) != 1 or 0 in rows:
             raise StateFileError("its tensors hold no rows, or different numbers of them")
         self.rows = rows.pop()
-        self.largest = {
+        self.largest: dict[tuple[type[State], str], float] = {
             (AssociativeMemoryState, "offset"): config.memory_chunk_size - 1,
             (MemoryAsContextState, "offset"): config.segment_length - 1,
             (AttentionState, "filled"): config.sliding_window,
+            (WriteState, "threshold"): math.inf,
+            (WriteState, "largest_z"): math.inf,
         }
 
-    def build(self, like: Any, path: str, kind: Any, largest: int = _LARGEST) -> Any:
-        """Build what stands at `path`: like `like`, or, where that is None, of the declared type `kind`."""
+    def build(self, like: Any, path: str, largest: float = _LARGEST) -> Any:
+        """Build what stands at `path`, like `like`; a write state only where there is one."""
+        if isinstance(like, WriteState) and not any(name.startswith(f"{path}.") for name in self.entries):
+            return None
         if isinstance(like, State):
             return self._state(like, path)
         if isinstance(like, list):
-            return [self.build(child, _join(path, i), None) for i, child in enumerate(like)]
+            return [self.build(child, _join(path, i)) for i, child in enumerate(like)]
         if isinstance(like, Tensor):
             return self._tensor(path, like.dtype, like.shape[1:], largest)
-        if isinstance(like, int):
-            return self._counter(path, largest)
-        return self._optional(path, kind)
+        return like if like is None else self._counter(path, largest)
 
     def _state(self, like: State, path: str) -> State:
         kind = type(like)
-        hints = _hints(kind)  # type: ignore[arg-type]  # a class can be hashed, whatever its instances can
         parts = {
-            name: self.build(
-                getattr(like, name), _join(path, name), hints[name], self.largest.get((kind, name), _LARGEST)
-            )
+            name: self.build(getattr(like, name), _join(path, name), self.largest.get((kind, name), _LARGEST))
             for name in (field.name for field in _fields(kind))
         }
-        return kind(**parts)
-
-    def _optional(self, path: str, kind: Any) -> State | None:
-        """Build a part that a new state lacks, where there is one: a state of one number per row in each field."""
-        part = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, State)), None)
-        if part is None or not any(name.startswith(f"{path}.") for name in self.entries):
-            return None
-        fields = {field.name: _join(path, field.name) for field in _fields(part)}
-        return part(**{name: self._tensor(at, None, torch.Size(), _LARGEST) for name, at in fields.items()})
+        built = kind(**parts)
+        if isinstance(built, WriteState):
+            try:
+                built.check()
+            except ValueError as error:
+                raise StateFileError(f"its {_join(path, error)}") from error
+        return built
 
     def _take(self, path: str) -> Tensor | int:
         if path not in self.entries:
@@ -120,23 +117,22 @@ class _Builder:
         self.used.add(path)
         return self.entries[path]
 
-    def _tensor(self, path: str, dtype: torch.dtype | None, shape: torch.Size, largest: int) -> Tensor:
-        """Take a tensor `[rows, *shape]`; without a dtype, of any that a number per row may have."""
+    def _tensor(self, path: str, dtype: torch.dtype, shape: torch.Size, largest: float) -> Tensor:
+        """Take a tensor `[rows, *shape]`."""
         x = self._take(path)
         if not isinstance(x, Tensor) or x.shape[1:] != shape:
             raise StateFileError(f"its {path} is {_describe(x)}, expected the shape {[self.rows, *shape]}")
-        if self.cast and dtype is not None and dtype.is_floating_point and x.is_floating_point():
+        if self.cast and dtype.is_floating_point and x.is_floating_point():
             x = x.to(dtype)
-        if x.dtype not in ((torch.int64, torch.float32, torch.float64) if dtype is None else (dtype,)):
-            raise StateFileError(f"its {path} is {_describe(x)}, expected {dtype or 'int64 or float32'}")
-        # Bounds that a part sets itself may be infinite.
-        if bool(x.isnan().any() if dtype is None else not x.isfinite().all()):
+        if x.dtype != dtype:
+            raise StateFileError(f"its {path} is {_describe(x)}, expected {dtype}")
+        if largest != math.inf and not bool(x.isfinite().all()):
             raise StateFileError(f"its {path} holds numbers that are not finite")
         if not x.is_floating_point() and not 0 <= int(x.min()) <= int(x.max()) <= largest:
             raise StateFileError(f"its {path} counts from {int(x.min())} to {int(x.max())}, beyond 0 to {largest}")
         return x
 
-    def _counter(self, path: str, largest: int) -> Tensor | int:
+    def _counter(self, path: str, largest: float) -> Tensor | int:
         """Take an integer, or one for each row."""
         x = self._take(path)
         if isinstance(x, Tensor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.utils import _pytree as pytree
 
+from titans import disk
 from titans.errors import TitansError
 from titans.ops.state import State
 
@@ -27,26 +27,12 @@ def seal(checkpoint: Path) -> None:
     """
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != _MANIFEST]
     for path in files:
-        _flush(path)
+        disk.flush(path)
     sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
     for folder in (path for path in checkpoint.rglob("*") if path.is_dir()):
-        _flush_names(folder)
-    write_whole(checkpoint / _MANIFEST, json.dumps(sizes, indent=1))
-    _flush_names(checkpoint.parent)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves either what was there before or all of the new text, on disk.
-
-    Args:
-        path: the file; its folder exists.
-        text: what to write, as UTF-8.
-    """
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    _flush(unfinished)
-    unfinished.replace(path)
-    _flush_names(path.parent)
+        disk.flush_names(folder)
+    disk.replace(checkpoint / _MANIFEST, json.dumps(sizes, indent=1).encode())
+    disk.flush_names(checkpoint.parent)
 
 
 def unseal(checkpoint: Path) -> None:
@@ -125,19 +111,3 @@ def _is_intact(checkpoint: Path) -> bool:
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
-def _flush_names(folder: Path) -> None:
-    """Force to disk which files a folder holds; Windows opens no folders and does it by itself."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

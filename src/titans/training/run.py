@@ -14,6 +14,7 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, ProgressCallback, TrainerState, TrainingArguments, set_seed
 
+from titans import disk
 from titans.data.corpora import local_files
 from titans.data.packing import PieceDataset
 from titans.data.reasons import first_line
@@ -23,7 +24,7 @@ from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
-from titans.training.checkpoints import last_intact_checkpoint, write_whole
+from titans.training.checkpoints import last_intact_checkpoint
 from titans.training.pretrained import load_config, load_model
 from titans.training.recipe import Recipe
 from titans.training.trainer import StreamTrainer
@@ -100,7 +101,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     report(f"data: {tokens:,} tokens in {documents:,} documents, {len(train_set):,} batches an epoch")
     if args.should_save:
         text = yaml.safe_dump(_as_yaml(recipe), sort_keys=False, allow_unicode=True)
-        write_whole(folder / _RECIPE_FILE, text)
+        disk.replace(folder / _RECIPE_FILE, text.encode())
 
     try:
         trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)

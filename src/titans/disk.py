@@ -43,6 +43,12 @@ def read(path: Path, start: int = 0, end: int | None = None) -> bytes:
         return file.read(-1 if end is None else end - start)
 
 
+def flush(path: Path) -> None:
+    """Force the content of a file to disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
 def flush_names(folder: Path) -> None:
     """Force to disk which files a folder holds; Windows opens no folders and does it by itself."""
     if os.name == "nt":
