@@ -226,7 +226,7 @@ def write_counts(state: MemoryState) -> list[WriteCounts]:
     memories = _memories(state)
     known = [memory.writing for memory in memories if memory.writing is not None]
     if not known:
-        return [WriteCounts(0, 0, 0, len(memories))] * _rows(state)
+        return [WriteCounts(0, 0, 0, len(memories))] * state.rows
     sums = torch.stack([torch.stack((w.written, w.skipped, w.dropped), 1) for w in known]).sum(0)
     return [WriteCounts(written, skipped, dropped, len(memories)) for written, skipped, dropped in sums.tolist()]
 
@@ -242,7 +242,7 @@ def memory_norm(state: MemoryState) -> list[float]:
     """
     squares: list[Tensor] = [w.flatten(1).square().sum(1) for m in _memories(state) for w in m.memory.weights]
     if not squares:
-        return [0.0] * _rows(state)
+        return [0.0] * state.rows
     norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
     return norms
 
@@ -251,10 +251,6 @@ def _memories(state: MemoryState) -> list[NeuralMemoryState]:
     """The states of the memory layers, in order."""
     parts = pytree.tree_leaves(state, is_leaf=lambda x: isinstance(x, NeuralMemoryState))
     return [part for part in parts if isinstance(part, NeuralMemoryState)]
-
-
-def _rows(state: MemoryState) -> int:
-    return next(state.tensors()).shape[0]
 
 
 def _is_number(x: object) -> bool:
