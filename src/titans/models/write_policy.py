@@ -231,8 +231,24 @@ def write_counts(state: MemoryState) -> list[WriteCounts]:
     return [WriteCounts(written, skipped, dropped, len(memories)) for written, skipped, dropped in sums.tolist()]
 
 
+def memory_norms(state: MemoryState) -> list[list[float]]:
+    """Measure how large each memory is.
+
+    Args:
+        state: of a model.
+
+    Returns:
+        The Frobenius norm of each memory layer's weights, row by row; empty lists without memory layers.
+    """
+    layers = [_norms(memory.memory.weights) for memory in _memories(state)]
+    if not layers:
+        return [[] for _ in range(state.rows)]
+    norms: list[list[float]] = torch.stack(layers, 1).tolist()
+    return norms
+
+
 def memory_norm(state: MemoryState) -> list[float]:
-    """Measure how large the memories of each row are.
+    """Measure how large the memories of each row are, all layers together.
 
     Args:
         state: of a model.
@@ -240,11 +256,12 @@ def memory_norm(state: MemoryState) -> list[float]:
     Returns:
         The Frobenius norm of all memory weights, row by row; 0 without memory layers.
     """
-    squares: list[Tensor] = [w.flatten(1).square().sum(1) for m in _memories(state) for w in m.memory.weights]
-    if not squares:
-        return [0.0] * state.rows
-    norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
-    return norms
+    return [math.hypot(*layers) for layers in memory_norms(state)]
+
+
+def _norms(weights: list[Tensor]) -> Tensor:
+    """The Frobenius norm `[B]` of the weights of one memory."""
+    return torch.stack([w.flatten(1).norm(dim=1) for w in weights]).norm(dim=0)
 
 
 def _memories(state: MemoryState) -> list[NeuralMemoryState]:
