@@ -41,4 +41,6 @@ def _on_stderr(*columns: ProgressColumn, transient: bool = True) -> Progress:
     from rich.console import Console
     from rich.progress import Progress
 
-    return Progress(*columns, console=Console(stderr=True), transient=transient)
+    console = Console(stderr=True)
+    # what is removed at the end would leave empty lines in a file
+    return Progress(*columns, console=console, transient=transient, disable=transient and not console.is_terminal)

@@ -89,7 +89,7 @@ def _read(
     logits: Tensor | None = None
     piece: list[int] = []
     for piece in encode_pieces(tokenizer, prompt, PIECE_LENGTH):
-        with refused_as("the model cannot read the prompt"):
+        with refused_as("the model cannot read the text"):
             logits, state = _step(model, piece, state)
     if logits is None:
         raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
