@@ -80,6 +80,31 @@ def test_no_model(titans, tmp_path, command):
     assert "holds no model" in refused(titans, name, *rest, *data)
 
 
+READERS = {  # commands that read a text with a model: how each is given both
+    "inspect": lambda model, file: ("inspect", model, "--file", file),
+    "generate": lambda model, file: ("generate", model, "--file", file),
+    "perplexity": lambda model, file: ("evaluate", "perplexity", model, file),
+    "calibrate": lambda model, file: ("calibrate", model, file),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_refuse_alike(titans, model_folder, tmp_path, reader):
+    (tmp_path / "text.txt").write_text("text " * 200)
+    (tmp_path / "bad.txt").write_bytes(b"ab\xff")
+    files = {name: tmp_path / name for name in ("text.txt", "bad.txt", "gone")}
+    command, text = READERS[reader], files["text.txt"]
+    assert "there is no model folder" in refused(titans, *command(files["gone"], text))
+    assert "holds no model" in refused(titans, *command(tmp_path, text))
+    assert "bad.txt is not UTF-8 text (byte 2)" in refused(titans, *command(model_folder, files["bad.txt"]))
+    assert "gone" in refused(titans, *command(model_folder, files["gone"]))
+    if reader != "calibrate":
+        gated = ("--write", "gated")
+        assert "there is no model folder" in refused(titans, *command(files["gone"], text), *gated)
+        assert "make one with titans calibrate" in refused(titans, *command(model_folder, text), *gated)
+        assert "write='often' is unknown" in refused(titans, *command(model_folder, text), "--write", "often")
+
+
 def test_damaged_models(titans, model_folder, tmp_path):
     def copy(name):
         return shutil.copytree(model_folder, tmp_path / name)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from titans.cli.generate import continue_text
 from titans.data import byte_tokenizer
+from titans.generation.continuation import continue_text
 from titans.training.pretrained import load_model
 
 BYTES = byte_tokenizer()
@@ -36,9 +36,9 @@ def test_long_prompts_go_through_in_pieces(model, monkeypatch):
         return forward(self, input_ids, **options)
 
     monkeypatch.setattr(type(model), "forward", spy)
-    monkeypatch.setattr("titans.cli.generate._PIECE_LENGTH", 20)
+    monkeypatch.setattr("titans.generation.continuation.PIECE_LENGTH", 20)
     list(continue_text(model, BYTES, ["x" * 25, "y" * 26], max_new_tokens=2, temperature=0))
-    assert lengths == [20, 20, 12, 1, 1]
+    assert lengths == [20, 20, 12, 1]  # nothing is read after the last token
 
 
 def test_seed_repeats_sampling(model):
@@ -49,7 +49,7 @@ def test_seed_repeats_sampling(model):
 
 
 def test_ends_at_eos(model, monkeypatch):
-    monkeypatch.setattr("titans.generation.sample", lambda *arguments: 257)
+    monkeypatch.setattr("titans.generation.continuation.sample", lambda *arguments: 257)
     assert list(continue_text(model, BYTES, ["x"], max_new_tokens=5)) == []
 
 
@@ -69,4 +69,4 @@ def test_bad_prompts(titans, model_folder, tmp_path):
     assert f"cannot read {tmp_path / 'x'}: No such file" in missing.stderr
     (tmp_path / "bad").write_bytes(b"ab\xff")
     assert "is not UTF-8 text (byte 2)" in titans("generate", model_folder, "--file", tmp_path / "bad", status=2).stderr
-    assert "the prompt is not UTF-8 text" in titans("generate", model_folder, "--prompt", "a\udcff", status=2).stderr
+    assert "the text is not UTF-8" in titans("generate", model_folder, "--prompt", "a\udcff", status=2).stderr

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from titans import MemoryState, TitansError, WritePolicy, watch
-from titans.models.write_policy import WriteCounts, memory_norm, write_counts
+from titans.models.write_policy import WriteCounts, memory_norm, memory_norms, write_counts
 from titans.state import NeuralMemoryState
 
 VOCABULARY = 23
@@ -148,8 +148,12 @@ def test_mixes_with_a_state_without_policy(make_model, close):
 
 def test_memory_norm(make_model):
     state = make_model("lmm").initial_state(2)
-    squares = sum(float(w[0].detach().square().sum()) for m in memories(state) for w in m.memory.weights)
-    assert memory_norm(state) == pytest.approx([math.sqrt(squares)] * 2)
+    squares = [sum(float(w[0].detach().square().sum()) for w in m.memory.weights) for m in memories(state)]
+    assert len(squares) > 1
+    assert memory_norm(state) == pytest.approx([math.sqrt(sum(squares))] * 2)
+    for row in memory_norms(state):
+        assert row == pytest.approx([math.sqrt(square) for square in squares])
+    assert memory_norms(make_model("swa").initial_state(3)) == [[], [], []]
 
 
 @pytest.mark.parametrize("variant", ["lmm", "mac"])

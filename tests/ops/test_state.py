@@ -58,6 +58,7 @@ def test_select_and_expand_rows(pair):
     assert chosen.parts[0].tolist() == [[4, 5], [0, 1], [4, 5], [4, 5]]
     assert chosen.parts[1].tolist() == [2, 0, 2, 2]
     assert chosen.number == 3
+    assert (pair.rows, chosen.rows) == (3, 4)
     assert pair.select(torch.tensor([1])).expand(3).parts[0].tolist() == [[2, 3]] * 3
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans.cli.generate import continue_text
+from titans.generation.continuation import continue_text
 from titans.serving.engine import Engine
 from titans.serving.rows import Done, Failed, Generation, Piece
 

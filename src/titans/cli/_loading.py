@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer for a command."""
+"""What a command loads: a model and its tokenizer, a write policy, a text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from titans.models.write_policy import WriteCounts, WritePolicy
 
 Write = Annotated[
@@ -66,16 +68,43 @@ def load_write_policy(name: str, write: str) -> WritePolicy:
         The policy; the model folder's where it is gated.
 
     Raises:
-        TitansError: there is no such choice, or the folder holds no policy or a damaged one.
+        TitansError: there is no such choice, no such model, or the folder holds no policy or a damaged one.
     """
     from titans.models.write_policy import WritePolicy
+    from titans.training.pretrained import load_config
 
     if write != "gated":
         return WritePolicy(write)
     policy = WritePolicy.load(Path(name))
     if policy is None:
+        load_config(name)  # where there is no model, that is what the user has to know
         raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
     return policy
+
+
+def text_or_file(text: str | None, file: Path | None, name: str) -> Iterable[str]:
+    """Read the text that a command is given, either as such or as a file.
+
+    Args:
+        text: the text itself.
+        file: the file that holds it.
+        name: what the user calls the former.
+
+    Returns:
+        The text, in consecutive parts; a file's is read, and checked, as it is asked for.
+
+    Raises:
+        TitansError: both are given, or none, or the text is not UTF-8.
+    """
+    from titans.data.corpora import text_blocks
+
+    if (text is None) == (file is None):
+        raise TitansError(f"give the text either as {name} or as --file")
+    if file is not None:
+        return text_blocks(file)
+    if any("\ud800" <= character <= "\udfff" for character in text or ""):  # how Python marks bytes it cannot decode
+        raise TitansError("the text is not UTF-8: check the encoding of the terminal")
+    return [text or ""]
 
 
 def shares(counts: WriteCounts) -> str:

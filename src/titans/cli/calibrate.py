@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._loading import load_for_inference
+from titans.cli._progress import progress_bar
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from titans.evaluation.calibration import Calibration
 
 
@@ -46,7 +45,7 @@ def calibrate(
     from titans.evaluation.calibration import calibrate as measure
 
     language_model, tokenizer = load_for_inference(str(model))
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("", total=1.0)
         found = measure(
             language_model,
@@ -61,20 +60,6 @@ def calibrate(
     if out is not None:
         found.save(out)
         typer.echo(f"written: {out / 'calibration.json'}, {out / 'surprise.png'}")
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _print(found: Calibration) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from titans.cli._progress import progress_bar
 
 
 def demo(
@@ -40,21 +39,8 @@ def demo(
 
     corpus = documents(data) if data else standard_library()
     described = ", ".join(data) if data else "Python's documentation topics and standard library"
-    with _progress() as progress:
+    with progress_bar(transient=False) as progress:
         page, sentences = run(corpus, described, out, quick, progress)
     for sentence in sentences:
         typer.echo(sentence)
     typer.echo(f"written: {page}")
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._loading import Write, load_for_inference, load_write_policy, shares
+from titans.cli._progress import progress_counter
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from titans.evaluation.perplexity import PerplexityResult
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model: one subcommand per benchmark.")
@@ -50,7 +49,7 @@ def perplexity(
     from titans.evaluation import perplexity as measure
 
     language_model, tokenizer = load_for_inference(model)
-    with _progress() as progress:
+    with progress_counter("tokens") as progress:
         task = progress.add_task("tokens", total=None)
         result = measure(
             language_model,
@@ -64,19 +63,6 @@ def perplexity(
     if out is not None:
         result.save(out)
         typer.echo(f"written: {out / 'perplexity.json'}, {out / 'perplexity.png'}")
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.completed:,.0f} tokens"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _print(result: PerplexityResult) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from titans.cli._loading import Write, load_for_inference, load_write_policy
-from titans.errors import TitansError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from titans.cli._loading import Write, load_for_inference, load_write_policy, text_or_file
 
 
 def inspect(
@@ -28,12 +24,10 @@ def inspect(
 
     [bold]Example:[/] titans inspect runs/tiny-cpu --file book.txt --out book.html
     """
-    if (text is None) == (file is None):
-        raise TitansError("give the text to read either as TEXT or as --file")
     from titans.evaluation.inspection import inspect as read
     from titans.serving.picture import write_picture
 
-    blocks = _blocks(text, file)
+    blocks = text_or_file(text, file, "TEXT")
     policy = load_write_policy(model, write)
     out.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
     language_model, tokenizer = load_for_inference(model)
@@ -46,13 +40,3 @@ def inspect(
     typer.echo(f"taken to memory  {written:.1%}")
     typer.echo(f"memory norm      {before:.4g} before, {after:.4g} after")
     typer.echo(f"written: {out}")
-
-
-def _blocks(text: str | None, file: Path | None) -> Iterable[str]:
-    from titans.data.corpora import text_blocks
-
-    if file is not None:
-        return text_blocks(file)
-    if any("\ud800" <= character <= "\udfff" for character in text or ""):  # how Python marks bytes it cannot decode
-        raise TitansError("the text is not UTF-8: check the encoding of the terminal")
-    return [text or ""]

@@ -16,6 +16,7 @@ from titans.data.corpora import Document
 from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode_pieces
 from titans.errors import TitansError
+from titans.evaluation.perplexity import predict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,8 +152,10 @@ def _halves(tokenizer: Any, documents: Iterable[Document], tokens: int) -> tuple
 
     texts, room = [], 2 * tokens
     for document in documents:
-        texts.append(torch.tensor(next(encode_pieces(tokenizer, document.blocks(), room), []), dtype=torch.int64))
-        room -= len(texts[-1])
+        ids = torch.tensor(next(encode_pieces(tokenizer, document.blocks(), room), []), dtype=torch.int64)
+        if len(ids) > 1:  # one alone predicts nothing
+            texts.append(ids)
+            room -= len(ids)
         if room <= 0:
             break
     total = sum(map(len, texts))
@@ -232,8 +235,10 @@ def _watched(
 
     traces = []
     for ids in texts:
+        state = policy.start(model.initial_state(1))
         with watch(model) as trace:
-            for _, piece, _ in _pieces(model, ids, policy):
+            for piece in ids.to(model.device).split(PIECE_LENGTH):
+                state = model(piece[None], cache=state, use_cache=True, logits_to_keep=1).cache
                 tell(len(piece))
         traces.append([trace.layer(i, 0) for i in range(trace.layers)])
     written = [layer.written.double().mean().item() * len(layer.written) for layers in traces for layer in layers]
@@ -244,35 +249,17 @@ def _watched(
 
 def _read(model: Any, texts: list[Tensor], policy: WritePolicy, name: str, tell: _Telling) -> Reading:
     """Predict texts under a policy."""
-    import torch.nn.functional as F
-
-    from titans.models.write_policy import WriteCounts, write_counts
-
-    advance, losses, counts, predicted, start = tell(name), 0.0, [], 0, time.perf_counter()
-    for ids in texts:
-        state: Any = None
-        for logits, piece, state in _pieces(model, ids, policy):  # noqa: B007
-            targets = piece[1 : len(logits) + 1]
-            losses += float(F.cross_entropy(logits[: len(targets)].float(), targets, reduction="sum"))
-            predicted += len(targets)
-            advance(len(logits))
-        counts.append(write_counts(state)[0])
-    seconds, total = time.perf_counter() - start, WriteCounts.sum(counts)
-    loss = losses / predicted
-    if not math.isfinite(loss):
-        raise TitansError(f"the loss is {loss}: the model's weights are damaged, or its training diverged")
-    shares = (x / total.total for x in (total.written, total.skipped, total.dropped))
-    return Reading(name, math.exp(min(loss, 700)), total.total / total.layers / seconds, *shares)
+    advance, start = tell(name), time.perf_counter()
+    losses = predict(model, map(_pieces, texts), policy, advance)
+    seconds, counts = time.perf_counter() - start, losses.writing
+    assert counts is not None  # there is a policy
+    shares = (x / counts.total for x in (counts.written, counts.skipped, counts.dropped))
+    return Reading(name, losses.perplexity, losses.tokens / seconds, *shares)
 
 
-def _pieces(model: Any, ids: Tensor, policy: WritePolicy) -> Iterable[tuple[Tensor, Tensor, Any]]:
-    """Stream a text: logits of each piece, the piece with the token after it, and the state."""
-    state = policy.start(model.initial_state(1))
-    for first in range(0, len(ids), PIECE_LENGTH):
-        piece = ids[first : first + PIECE_LENGTH + 1].to(model.device)
-        output = model(piece[None, :PIECE_LENGTH], cache=state, use_cache=True)
-        state = output.cache
-        yield output.logits[0], piece, state
+def _pieces(ids: Tensor) -> Iterable[list[int]]:
+    """Cut a text: the last token of a piece is the first of the next."""
+    return (ids[first : first + PIECE_LENGTH + 1].tolist() for first in range(0, len(ids) - 1, PIECE_LENGTH))
 
 
 class _Telling:

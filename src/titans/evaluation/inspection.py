@@ -15,7 +15,6 @@ from titans.errors import TitansError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from titans.models.memory_state import MemoryState
     from titans.models.write_policy import WritePolicy
 
 LIMIT = 20_000
@@ -95,6 +94,7 @@ def inspect(
     import torch
 
     from titans.models.watching import watch
+    from titans.models.write_policy import memory_norms
 
     check_vocabulary(tokenizer, model.config.vocab_size)
     ids = list(islice(chain.from_iterable(encode_pieces(tokenizer, blocks, limit)), limit + 1))
@@ -109,12 +109,14 @@ def inspect(
         with torch.inference_mode(), watch(model) as trace:
             state = model.initial_state(1)
             state = state if policy is None else policy.start(state)
-            norms = [_norms(state)]
+            norms = [tuple(memory_norms(state)[0])]
+            if not norms[0]:
+                raise TitansError('there is nothing to inspect: a model of variant "swa" has no memory')
             for start, stop in pairwise(lengths):
                 piece = torch.tensor([ids[start:stop]], device=model.device)
                 with refused_as("the model cannot read the text"):
                     state = model(piece, cache=state, use_cache=True, logits_to_keep=1).cache
-                norms.append(_norms(state))
+                norms.append(tuple(memory_norms(state)[0]))
                 if progress is not None:
                     progress(stop - start)
     finally:
@@ -124,22 +126,6 @@ def inspect(
         raise TitansError("the memory holds NaN or infinity: the model's weights are damaged, or its training diverged")
     tokens = tuple(InspectedToken(text, *numbers) for text, numbers in zip(_texts(tokenizer, ids), seen, strict=True))
     return Inspection(tokens, lengths, tuple(norms), complete)
-
-
-def _norms(state: MemoryState) -> tuple[float, ...]:
-    """The Frobenius norm of each memory layer's weights."""
-    import torch
-    from torch.utils import _pytree as pytree
-
-    from titans.state import NeuralMemoryState
-
-    parts = pytree.tree_leaves(state, is_leaf=lambda x: isinstance(x, NeuralMemoryState))
-    memories = [part.memory for part in parts if isinstance(part, NeuralMemoryState)]
-    if not memories:
-        raise TitansError('there is nothing to inspect: a model of variant "swa" has no memory')
-    return tuple(
-        float(torch.stack([w.double().square().sum() for w in memory.weights]).sum().sqrt()) for memory in memories
-    )
 
 
 def _texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,54 +102,90 @@ def perplexity(
         TitansError: nothing to predict, the tokenizer is larger than the model's vocabulary, the policy is for
             another model, or the model fails, as with weights that hold NaN.
     """
-    import torch
-
-    from titans.models.write_policy import write_counts
-
     check_vocabulary(tokenizer, model.config.vocab_size)
+    text = _Text(tokenizer, documents, piece_length)
     was_training = model.training
     model.eval()
-    sums = _Sums()
     try:
-        with torch.inference_mode():
-            for document in documents:
-                sums.documents += 1
-                sums.bytes -= _unpredicted_bytes(tokenizer, document)
-                state: Any = None if policy is None else policy.start(model.initial_state(1))
-                for first, losses, reached in _losses(model, tokenizer, _counted(document, sums), piece_length, state):
-                    sums.add(first, losses)
-                    state = reached
-                    if progress is not None:
-                        progress(len(losses))
-                if policy is not None:
-                    sums.writing += write_counts(state)
+        losses = predict(model, text.pieces(), policy, progress)
     finally:
         model.train(was_training)
-    return sums.result()
+    return PerplexityResult(
+        documents=text.documents,
+        tokens=losses.tokens,
+        bytes=text.bytes,
+        loss=losses.mean,
+        perplexity=losses.perplexity,
+        bits_per_byte=losses.total / math.log(2) / text.bytes,
+        positions=losses.positions(),
+        writing=losses.writing,
+    )
 
 
-def _losses(
-    model: Any, tokenizer: Any, blocks: Iterable[str], piece_length: int, state: Any
-) -> Iterator[tuple[int, list[float], Any]]:
-    """Yield, piece by piece, the number of tokens before the first target, the loss of each target, and the state."""
+def predict(
+    model: Any,
+    documents: Iterable[Iterable[Sequence[int]]],
+    policy: WritePolicy | None,
+    progress: Callable[[int], None] | None,
+) -> Losses:
+    """Stream documents of token ids through a model, the memory fresh at each.
+
+    Args:
+        model: a causal language model of this package, in evaluation mode.
+        documents: the pieces of each; the last id of a piece is the first of the next.
+        policy: which tokens the memories write. None: all, uncounted.
+        progress: called with the number of tokens predicted since the last call.
+
+    Returns:
+        The losses.
+
+    Raises:
+        TitansError: nothing to predict, the policy is for another model, or the model fails.
+    """
     import torch
     import torch.nn.functional as F
 
-    position = 0
-    # the last target of a piece is the first input of the next
-    for piece in encode_pieces(tokenizer, blocks, piece_length + 1, overlap=1):
-        ids = torch.tensor(piece, device=model.device)
-        with refused_as("the model cannot read the text"):
-            outputs = model(ids[None, :-1], cache=state, use_cache=True)
-        state = outputs.cache
-        yield position + 1, F.cross_entropy(outputs.logits[0].float(), ids[1:], reduction="none").tolist(), state
-        position += len(piece) - 1
+    from titans.models.write_policy import WriteCounts, write_counts
+
+    losses, counts = Losses(), []
+    with torch.inference_mode():
+        for pieces in documents:
+            position = 1
+            state: Any = None if policy is None else policy.start(model.initial_state(1))
+            for piece in pieces:
+                ids = torch.tensor(piece, device=model.device)
+                with refused_as("the model cannot read the text"):
+                    outputs = model(ids[None, :-1], cache=state, use_cache=True)
+                state = outputs.cache
+                losses.add(position, F.cross_entropy(outputs.logits[0].float(), ids[1:], reduction="none").tolist())
+                position += len(piece) - 1
+                if progress is not None:
+                    progress(len(piece) - 1)
+            if policy is not None:
+                counts += write_counts(state)
+    losses.writing = WriteCounts.sum(counts) if counts else None
+    losses.check()
+    return losses
 
 
-def _counted(document: Document, sums: _Sums) -> Iterator[str]:
-    for block in document.blocks():
-        sums.bytes += len(block.encode())
-        yield block
+class _Text:
+    """Documents as token ids, counted as they are read."""
+
+    def __init__(self, tokenizer: Any, documents: Iterable[Document], piece_length: int) -> None:
+        self.tokenizer, self.piece_length = tokenizer, piece_length
+        self.source, self.documents, self.bytes = documents, 0, 0
+
+    def pieces(self) -> Iterator[Iterator[list[int]]]:
+        """Yield the pieces of each document."""
+        for document in self.source:
+            self.documents += 1
+            self.bytes -= _unpredicted_bytes(self.tokenizer, document)
+            yield encode_pieces(self.tokenizer, self._counted(document), self.piece_length + 1, overlap=1)
+
+    def _counted(self, document: Document) -> Iterator[str]:
+        for block in document.blocks():
+            self.bytes += len(block.encode())
+            yield block
 
 
 def _unpredicted_bytes(tokenizer: Any, document: Document) -> int:
@@ -160,15 +196,13 @@ def _unpredicted_bytes(tokenizer: Any, document: Document) -> int:
     return len(tokenizer.decode(first).encode())
 
 
-class _Sums:
-    """Sums over the tokens so far, by power of two of the position."""
+class Losses:
+    """Sums of the losses of single tokens, by power of two of the position."""
 
     def __init__(self) -> None:
-        self.documents = 0
-        self.bytes = 0
-        self.writing: list[WriteCounts] = []  # of each document
         self.losses: list[float] = []
         self.counts: list[int] = []
+        self.writing: WriteCounts | None = None
 
     def add(self, first: int, losses: list[float]) -> None:
         """Add the losses of consecutive tokens, the first of which has `first` tokens before it."""
@@ -182,30 +216,37 @@ class _Sums:
             self.counts[bucket] += stop - start
             start = stop
 
-    def result(self) -> PerplexityResult:
-        from titans.models.write_policy import WriteCounts
-
-        tokens, total = sum(self.counts), sum(self.losses)
-        if not tokens:
+    def check(self) -> None:
+        """Refuse losses from which no mean can be had."""
+        if not self.tokens:
             raise TitansError("the data is empty: there is no token to predict")
-        if not math.isfinite(total):
-            raise TitansError(f"the loss is {total}: the model's weights are damaged, or its training diverged")
-        loss = total / tokens
-        buckets = zip(self.losses, self.counts, strict=True)
-        return PerplexityResult(
-            documents=self.documents,
-            tokens=tokens,
-            bytes=self.bytes,
-            loss=loss,
-            perplexity=math.exp(min(loss, 700)),  # e^700 is about the largest float
-            bits_per_byte=total / math.log(2) / self.bytes,
-            positions=tuple(
-                PositionBucket(1 << i, (2 << i) - 1, count, nats / count)
-                for i, (nats, count) in enumerate(buckets)
-                if count
-            ),
-            writing=WriteCounts.sum(self.writing) if self.writing else None,
-        )
+        if not math.isfinite(self.total):
+            raise TitansError(f"the loss is {self.total}: the model's weights are damaged, or its training diverged")
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were predicted."""
+        return sum(self.counts)
+
+    @property
+    def total(self) -> float:
+        """The loss of all tokens, in nats."""
+        return sum(self.losses)
+
+    @property
+    def mean(self) -> float:
+        """Nats per token."""
+        return self.total / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """E to the mean loss."""
+        return math.exp(min(self.mean, 700))  # e^700 is about the largest float
+
+    def positions(self) -> tuple[PositionBucket, ...]:
+        """The loss by position."""
+        buckets = enumerate(zip(self.losses, self.counts, strict=True))
+        return tuple(PositionBucket(1 << i, (2 << i) - 1, count, nats / count) for i, (nats, count) in buckets if count)
 
 
 def _plot(result: PerplexityResult, path: Path) -> None:

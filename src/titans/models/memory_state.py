@@ -98,7 +98,7 @@ class MemoryState(State, frozen=False):  # not frozen, because `generate` marks 
             raise ValueError(
                 f"the state comes from another configuration: it has {len(self.layers)} blocks and this model {layers}"
             )
-        rows = next(self.tensors()).shape[0]
+        rows = self.rows
         if rows == batch_size:
             return self
         if batch_size % rows:

@@ -229,7 +229,7 @@ def write_counts(state: MemoryState) -> list[WriteCounts]:
     memories = _memories(state)
     known = [memory.writing for memory in memories if memory.writing is not None]
     if not known:
-        return [WriteCounts(0, 0, 0, len(memories))] * _rows(state)
+        return [WriteCounts(0, 0, 0, len(memories))] * state.rows
     sums = torch.stack([torch.stack((w.written, w.skipped, w.dropped), 1) for w in known]).sum(0)
     return [WriteCounts(written, skipped, dropped, len(memories)) for written, skipped, dropped in sums.tolist()]
 
@@ -245,13 +245,29 @@ def write_modes(state: MemoryState) -> list[str | None]:
     """
     known = [memory.writing for memory in _memories(state) if memory.writing is not None]
     if not known:
-        return [None] * _rows(state)
+        return [None] * state.rows
     modes = {threshold: mode for mode, threshold in RULE.items()}
     return [modes.get(threshold, "gated") for threshold in known[0].threshold.tolist()]
 
 
+def memory_norms(state: MemoryState) -> list[list[float]]:
+    """Measure how large each memory is.
+
+    Args:
+        state: of a model.
+
+    Returns:
+        The Frobenius norm of each memory layer's weights, row by row; empty lists without memory layers.
+    """
+    layers = [_norms(memory.memory.weights) for memory in _memories(state)]
+    if not layers:
+        return [[] for _ in range(state.rows)]
+    norms: list[list[float]] = torch.stack(layers, 1).tolist()
+    return norms
+
+
 def memory_norm(state: MemoryState) -> list[float]:
-    """Measure how large the memories of each row are.
+    """Measure how large the memories of each row are, all layers together.
 
     Args:
         state: of a model.
@@ -259,21 +275,18 @@ def memory_norm(state: MemoryState) -> list[float]:
     Returns:
         The Frobenius norm of all memory weights, row by row; 0 without memory layers.
     """
-    squares: list[Tensor] = [w.flatten(1).square().sum(1) for m in _memories(state) for w in m.memory.weights]
-    if not squares:
-        return [0.0] * _rows(state)
-    norms: list[float] = torch.stack(squares).sum(0).sqrt().tolist()
-    return norms
+    return [math.hypot(*layers) for layers in memory_norms(state)]
+
+
+def _norms(weights: list[Tensor]) -> Tensor:
+    """The Frobenius norm `[B]` of the weights of one memory."""
+    return torch.stack([w.flatten(1).norm(dim=1) for w in weights]).norm(dim=0)
 
 
 def _memories(state: MemoryState) -> list[NeuralMemoryState]:
     """The states of the memory layers, in order."""
     parts = pytree.tree_leaves(state, is_leaf=lambda x: isinstance(x, NeuralMemoryState))
     return [part for part in parts if isinstance(part, NeuralMemoryState)]
-
-
-def _rows(state: MemoryState) -> int:
-    return next(state.tensors()).shape[0]
 
 
 def _is_number(x: object) -> bool:

@@ -115,7 +115,7 @@ class State:
         flat = [pytree.tree_flatten(state) for state in states]
         if any(spec != flat[0][1] for _, spec in flat):
             raise ValueError("cannot join states of different structure: were all made by the same model?")
-        rows = [next(state.tensors()).shape[0] for state in states]
+        rows = [state.rows for state in states]
         leaves = [_cat(list(parts), rows) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
         joined: Self = pytree.tree_unflatten(leaves, flat[0][1])
         return joined
@@ -139,6 +139,11 @@ class State:
             raise ValueError("cannot mix states of different structure: were both made by the same model?")
         mixed: Self = pytree.tree_unflatten([_choose(rows, a, b) for a, b in zip(mine, theirs, strict=True)], spec)
         return mixed
+
+    @property
+    def rows(self) -> int:
+        """Rows B of the batch; the state holds at least one tensor."""
+        return next(self.tensors()).shape[0]
 
     @property
     def nbytes(self) -> int:

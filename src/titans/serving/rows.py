@@ -112,15 +112,11 @@ def join(places: Sequence[Place]) -> MemoryState:
     """Make one state of several places; without copying where they already are one."""
     first = places[0].state
     if len(places) == 1:
-        return first if _rows(first) == 1 else first.row(places[0].row)
+        return first if first.rows == 1 else first.row(places[0].row)
     if all(place.state is first for place in places):
         rows = [place.row for place in places]
-        return first if rows == list(range(_rows(first))) else first.select(torch.tensor(rows))
+        return first if rows == list(range(first.rows)) else first.select(torch.tensor(rows))
     return MemoryState.cat([join([place]) for place in places])
-
-
-def _rows(state: MemoryState) -> int:
-    return int(next(state.tensors()).shape[0])
 
 
 class Row:
