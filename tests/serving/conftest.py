@@ -71,13 +71,10 @@ class Server:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         self.log = Path(f"{memories}.log")
         command = [sys.executable, "-m", "titans.cli", "serve", str(folder), "--memories", str(memories), "--port", "0"]
-        self.process = subprocess.Popen(
-            [*command, *map(str, options)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=self.log.open("w"),
-            text=True,
-        )
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, *map(str, options)], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         line = self.process.stdout.readline()
         assert " at http" in line, line
         self.url = line.split(" at ")[1].strip()

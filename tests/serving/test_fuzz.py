@@ -23,7 +23,7 @@ def test_no_request_breaks_the_server(server, mode):
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
             continue  # there is nothing that could be wrong
 
-        @settings(max_examples=10, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=6, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def answered(case):
             response = case.call()
