@@ -17,6 +17,7 @@ from titans.ops import AssociativeMemoryState
 from titans.persistence.errors import StateFileError
 from titans.state import AttentionState, MemoryAsContextState, State, WriteState
 
+_POLICY = WritePolicy("always")  # any: the states of all have one structure
 _LARGEST = 2**62  # what a counter may reach and still be counted on in int64; other numbers are finite
 
 Entries = Mapping[str, Tensor | int]
@@ -59,7 +60,7 @@ def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
     """
     with torch.no_grad():
         like = MemoryState([[mixer.empty_state(1) for mixer in block.mixers] for block in model.layers], 0)
-        like = WritePolicy("always").start(like)  # as of every policy
+        like = _POLICY.start(like)
     builder = _Builder(entries, model.config, cast)
     state: MemoryState = builder.build(like, "")
     if extra := sorted(entries.keys() - builder.used):
