@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", help="model folders; default: train an LMM and a MAC")
     parser.add_argument("--data", nargs="+", help="text; default: Python's own")
-    parser.add_argument("--seconds", type=float, default=130.0, help="training of each model; default 130")
+    parser.add_argument("--seconds", type=float, default=150.0, help="training of each model; default 150")
     parser.add_argument("--out", type=Path, default=Path("docs/writing"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the operations are too small to share

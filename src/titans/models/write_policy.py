@@ -280,7 +280,8 @@ def memory_norm(state: MemoryState) -> list[float]:
 
 def _norms(weights: list[Tensor]) -> Tensor:
     """The Frobenius norm `[B]` of the weights of one memory."""
-    return torch.stack([w.flatten(1).norm(dim=1) for w in weights]).norm(dim=0)
+    squares: Tensor = torch.stack([w.flatten(1).square().sum(1) for w in weights]).sum(0)
+    return squares.sqrt()
 
 
 def _memories(state: MemoryState) -> list[NeuralMemoryState]:
