@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
 
 DECAYS = (1e-5, 3e-5, 5e-5)
-ROUNDS = 4
+ROUNDS = 6
 TOLERANCE = 0.03  # how far the written share may lie from the one that the percentile asks for
 PIECE_LENGTH = 2048
 LEAST_TOKENS = 256  # a percentile of fewer would say nothing
@@ -102,7 +102,7 @@ def calibrate(
 
     On a first part of the data, each memory layer's gradient norms give mean and deviation, and the percentile of the
     smoothed surprise is its threshold. Since writing less changes what surprises, the thresholds are measured again
-    under themselves, until the share written is as the percentile asks for (± 3 points) or 4 rounds are over; the
+    under themselves, until the share written is as the percentile asks for (± 3 points) or 6 rounds are over; the
     closest round counts. On a second part the decay of the lowest perplexity is chosen.
 
     Args:
@@ -181,6 +181,9 @@ def _thresholds(
     found = []
     for i in range(ROUNDS):
         policy = _policy(surprise, percentile)
+        if found:  # half way from the thresholds before: the whole way would overshoot, and swing for ever
+            halves = zip(policy.threshold, found[-1][0].threshold, strict=True)
+            policy = dataclasses.replace(policy, threshold=tuple((new + old) / 2 for new, old in halves))
         surprise, share = _watched(model, texts, policy, tell(f"thresholds, round {i + 1} of at most {ROUNDS}"))
         shares.append(share)
         found.append((policy, surprise))
