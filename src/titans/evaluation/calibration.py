@@ -178,7 +178,7 @@ def _thresholds(
 
     target, shares = 1 - percentile / 100, []
     surprise, _ = _watched(model, texts, WritePolicy("always"), tell("surprise where everything is written"))
-    found = []
+    found: list[tuple[WritePolicy, Surprise]] = []
     for i in range(ROUNDS):
         policy = _policy(surprise, percentile)
         if found:  # half way from the thresholds before: the whole way would overshoot, and swing for ever

@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from titans.data.tokenizers import encode
 from titans.serving.errors import ApiError, as_api_error
+from titans.serving.jobs import Finished, Job
 from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
 from titans.serving.rows import Piece, TracedToken
 from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest, Message
-from titans.serving.service import Finished, Job, Service
+from titans.serving.service import Service
 
 DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"

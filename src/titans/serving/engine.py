@@ -101,8 +101,13 @@ class Engine:
             while not self.rows and not self.waiting and not self.closing:
                 self.wake.wait()
             while self.waiting and len(self.rows) < self.max_batch:
-                self.rows.append(Row(self.waiting.popleft(), self.tokenizer))
-            return bool(self.rows)
+                request = self.waiting.popleft()
+                try:
+                    self.rows.append(Row(request, self.tokenizer))
+                except Exception as error:
+                    logger.error("a request cannot be taken in", exc_info=error)
+                    request.emit(Failed(error))
+            return bool(self.rows) or not self.closing
 
     @property
     def alive(self) -> bool:

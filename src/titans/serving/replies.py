@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from titans.persistence import SessionInfo
 from titans.serving.errors import ApiError
+from titans.serving.jobs import Finished, MemoryReport
 from titans.serving.rows import TracedToken
-from titans.serving.service import Finished, MemoryReport
 
 SEPARATOR = ":"  # between user and memory in a session's name
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -18,95 +17,12 @@ from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, wr
 from titans.persistence import MemoryStore, SessionInfo, StateFileError, Stored
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError
+from titans.serving.jobs import Finished, Job, MemoryReport
+from titans.serving.locks import Locks
 from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-MOST_FOR_ONE = 8  # requests of one session at once, so that it cannot take the places of all others
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A request to the service, its prompt already in tokens.
-
-    Args:
-        prompt: tokens to read; where there is a bos token, a stream has it before its first token and nowhere else.
-        joint: tokens before them where a stream goes on.
-        max_new_tokens: see `Generation`.
-        temperature: see `Generation`.
-        top_p: see `Generation`.
-        seed: see `Generation`.
-        stop: see `Generation`.
-        trace: see `Generation`.
-        session: name of the memory to go on from and to keep; None to start anew and keep nothing.
-        write: "always", "gated" or "never"; None for the session's way, or the model's where it is new.
-    """
-
-    prompt: Sequence[int]
-    joint: Sequence[int]
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    seed: int | None
-    stop: Sequence[str]
-    trace: bool
-    session: str | None
-    write: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class MemoryReport:
-    """What a request did to the memory.
-
-    Args:
-        info: the session as saved; None where nothing was kept.
-        tokens: tokens the memory has seen.
-        bytes: its size; that of its file, where it is kept.
-        norm: Frobenius norm of the memory's weights.
-        counts: tokens written, skipped and dropped by this request, summed over the memory layers.
-    """
-
-    info: SessionInfo | None
-    tokens: int
-    bytes: int
-    norm: float
-    counts: WriteCounts
-
-
-@dataclasses.dataclass(frozen=True)
-class Finished:
-    """The end of a request: why, how many tokens, and what became of the memory."""
-
-    reason: str
-    prompt_tokens: int
-    completion_tokens: int
-    memory: MemoryReport
-
-
-class Locks:
-    """One lock for each name that is in use, fair: who asks first is first."""
-
-    def __init__(self) -> None:
-        self.held: dict[Any, tuple[asyncio.Lock, int]] = {}
-
-    @contextlib.asynccontextmanager
-    async def hold(self, name: Any) -> AsyncIterator[None]:
-        """Wait until nobody else holds the name.
-
-        Raises:
-            ApiError: 429, too many wait for it already.
-        """
-        lock, users = self.held.get(name, (asyncio.Lock(), 0))
-        if users >= MOST_FOR_ONE:
-            raise ApiError(429, "too many requests of one memory at once: wait for its answers", "rate_limit_exceeded")
-        self.held[name] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self.held.pop(name)
-            if users > 1:
-                self.held[name] = lock, users - 1
 
 
 class Service:
