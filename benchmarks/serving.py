@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import string
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,8 @@ from rich.console import Console
 
 THREADS = 2
 ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
-WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heron", "ivory", "jasper", "kelp", "lotus")
+LETTERS = string.ascii_uppercase, string.ascii_lowercase  # of keys and values, as in the facts of `titans demo`
+REPEATED = 8  # turns of a session that are repeated alone
 console = Console()
 
 
@@ -72,9 +74,15 @@ class Talk:
         self.statuses: Counter[int] = Counter()
 
     def prompt(self) -> str:
-        """Return the next thing to say."""
-        fact = " ".join(WORDS[(self.number * k + k) % len(WORDS)] for k in (3, 5, 7))
-        return f"note {self.number}: {fact}. " if self.turn % 2 == 0 else f"note {self.number}:"
+        """Return the next thing to say: at first the fact, then the question."""
+        key, value = (letters[(self.number * k) % 26] for letters, k in zip(LETTERS, (1, 7), strict=True))
+        return f"#{key}{value} this is session {self.number}. " if self.turn % 2 == 0 else f"#{key}"
+
+    @property
+    def remembered(self) -> int:
+        """How many questions were answered with the fact."""
+        value = LETTERS[1][(self.number * 7) % 26]
+        return sum(text.startswith(value) for text in self.said[1::2])
 
     async def step(self, max_tokens: int = 16) -> None:
         """Say it, and come again where the server is full."""
@@ -126,20 +134,21 @@ async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
         "tokens_per_second": 16 * len(latencies) / seconds,
         "latency": _quantiles(latencies),
         "sessions_that_differ_from_a_single_user": different,
+        "facts_remembered": sum(one.remembered for one in talks) / sum(one.turn // 2 for one in talks),
         "rss_mb": [round(x / 2**20) for x in memory],
     }
 
 
 async def _replay(model: Path, talks: list[Talk]) -> int:
-    """Repeat every session alone; returns how many were told something else."""
+    """Repeat the beginning of every session alone; returns how many were told something else."""
     different = 0
     with Server(model) as server:
         async with _client(server) as http:
             for one in talks:
                 alone = Talk(server, http, one.name, one.number)
-                for _ in range(one.turn):
+                for _ in range(min(one.turn, REPEATED)):
                     await alone.step()
-                different += alone.said != one.said
+                different += alone.said != one.said[: len(alone.said)]
     return different
 
 
