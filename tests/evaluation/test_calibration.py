@@ -12,7 +12,7 @@ import torch
 from titans import TitansError, WritePolicy, watch
 from titans.data import Document, byte_tokenizer
 from titans.evaluation import perplexity
-from titans.evaluation.calibration import TOLERANCE, _halves, _policy, _smoothed, calibrate
+from titans.evaluation.calibration import ROUNDS, TOLERANCE, _halves, _policy, _Search, _smoothed, calibrate
 
 BYTES = byte_tokenizer()
 
@@ -39,7 +39,7 @@ def test_halves():
 def test_policy_of_given_surprise():
     """Against the rule written out, over two documents of which one holds an outlier."""
     norms = [np.tile([1.0, 2.0, 3.0], 20), np.array([2.0, 100.0, 3.0, 4.0])]
-    policy = _policy([norms], 70)
+    policy = _policy([norms], [_Search(0.3)])
     everything = np.concatenate(norms)
     assert policy.mean == pytest.approx([everything.mean()])
     assert policy.deviation == pytest.approx([everything.std()])
@@ -55,6 +55,19 @@ def test_policy_of_given_surprise():
     assert np.concatenate(_smoothed(policy, [norms])[0]) == pytest.approx(values)
 
 
+@pytest.mark.parametrize("growth", [-0.5, 0.0, 0.5, 1.0])
+def test_search_settles_though_thresholds_change_what_is_seen(growth):
+    """The higher the threshold, the less is written, and the more surprises."""
+    surprise, search, threshold = np.linspace(0, 1, 1001), _Search(0.3), 0.0
+    for _ in range(ROUNDS):
+        threshold = search.choose(surprise * (1 + growth * threshold), len(surprise))
+        written = float((surprise * (1 + growth * threshold) > threshold).mean())
+        search.learn(threshold, written)
+        if abs(written - 0.3) <= TOLERANCE:
+            break
+    assert abs(written - 0.3) <= TOLERANCE
+
+
 @pytest.mark.parametrize("variant", ["lmm", "mac"])
 def test_calibrates(make_model, tmp_path, variant):
     model, told = make_model(variant).train(), []
@@ -65,7 +78,7 @@ def test_calibrates(make_model, tmp_path, variant):
     assert told[0][0] == 0.0
     assert all(a <= b for (a, _), (b, _) in itertools.pairwise(told))
     assert told[-1][0] <= 1.0
-    assert abs(found.rounds[-1] - 0.3) <= TOLERANCE or len(found.rounds) == 4
+    assert abs(found.rounds[-1] - 0.3) <= TOLERANCE or len(found.rounds) == ROUNDS
     assert [r.name for r in found.readings][:2] == ["always", "never"]
     assert [r.written for r in found.readings][:2] == [1.0, 0.0]
     gated = found.readings[2:]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
 
 DECAYS = (1e-5, 3e-5, 5e-5)
-ROUNDS = 6
+ROUNDS = 8
 TOLERANCE = 0.03  # how far the written share may lie from the one that the percentile asks for
 PIECE_LENGTH = 2048
 LEAST_TOKENS = 256  # a percentile of fewer would say nothing
@@ -101,8 +101,8 @@ def calibrate(
     """Find the policy under which a model writes only what surprises it (semantics, section 6).
 
     On a first part of the data, each memory layer's gradient norms give mean and deviation, and the percentile of the
-    smoothed surprise is its threshold. Since writing less changes what surprises, the thresholds are measured again
-    under themselves, until the share written is as the percentile asks for (± 3 points) or 6 rounds are over; the
+    smoothed surprise is its threshold. Since writing less changes what surprises, the thresholds are searched for
+    under themselves, until the share written is as the percentile asks for (± 3 points) or 8 rounds are over; the
     closest round counts. On a second part the decay of the lowest perplexity is chosen.
 
     Args:
@@ -176,35 +176,62 @@ def _thresholds(
     """Measure thresholds, and again under themselves; also the written share of each round, and the last's surprise."""
     from titans.models.write_policy import WritePolicy
 
-    target, shares = 1 - percentile / 100, []
-    surprise, _ = _watched(model, texts, WritePolicy("always"), tell("surprise where everything is written"))
-    found: list[tuple[WritePolicy, Surprise]] = []
+    target = 1 - percentile / 100
+    surprise, everything = _watched(model, texts, WritePolicy("always"), tell("surprise where everything is written"))
+    searches = [_Search(target) for _ in everything]
+    found: list[tuple[float, WritePolicy, Surprise]] = []
     for i in range(ROUNDS):
-        policy = _policy(surprise, percentile)
-        if found:  # half way from the thresholds before: the whole way would overshoot, and swing for ever
-            halves = zip(policy.threshold, found[-1][0].threshold, strict=True)
-            policy = dataclasses.replace(policy, threshold=tuple((new + old) / 2 for new, old in halves))
-        surprise, share = _watched(model, texts, policy, tell(f"thresholds, round {i + 1} of at most {ROUNDS}"))
-        shares.append(share)
-        found.append((policy, surprise))
-        if abs(share - target) <= TOLERANCE:
+        policy = _policy(surprise, searches)
+        surprise, shares = _watched(model, texts, policy, tell(f"thresholds, round {i + 1} of at most {ROUNDS}"))
+        for search, threshold, written in zip(searches, policy.threshold, shares, strict=True):
+            search.learn(threshold, written)
+        found.append((sum(shares) / len(shares), policy, surprise))
+        if abs(found[-1][0] - target) <= TOLERANCE:
             break
-    best = min(range(len(found)), key=lambda i: abs(shares[i] - target))
-    return found[best][0], tuple(shares), found[best][1]
+    _, policy, surprise = min(found, key=lambda x: abs(x[0] - target))
+    return policy, tuple(share for share, _, _ in found), surprise
 
 
-def _policy(surprise: Surprise, percentile: float) -> WritePolicy:
-    """Make the policy that gradient norms ask for."""
+class _Search:
+    """Looks for the threshold of one layer under which a share of the tokens is written.
+
+    Args:
+        target: the share.
+    """
+
+    def __init__(self, target: float) -> None:
+        self.target = self.asked = target
+        self.low, self.high = -math.inf, math.inf  # thresholds under which too much was written, and too little
+
+    def choose(self, kept: np.ndarray, tokens: int) -> float:
+        """Choose the next threshold from smoothed surprise `kept`, of `tokens` tokens of which some were dropped."""
+        if math.isfinite(self.low + self.high):  # known to lie in between
+            return (self.low + self.high) / 2
+        threshold = float(np.quantile(kept, 1 - min(self.asked * tokens / len(kept), 1)))
+        if self.low < threshold < self.high:
+            return threshold
+        step = float(kept.std())
+        return self.low + step if math.isfinite(self.low) else self.high - step
+
+    def learn(self, threshold: float, written: float) -> None:
+        """Note which share was written under a threshold; ask for more or less than the target to make up for it."""
+        if written > self.target:
+            self.low = max(self.low, threshold)
+        else:
+            self.high = min(self.high, threshold)
+        self.asked = min(self.asked * min(max(self.target / max(written, 0.01), 0.5), 2.0), 0.99)
+
+
+def _policy(surprise: Surprise, searches: list[_Search]) -> WritePolicy:
+    """Make the policy that gradient norms and the searches ask for."""
     from titans.models.write_policy import WritePolicy
 
     norms = [np.concatenate(documents) for documents in surprise]
     mean, deviation = tuple(float(x.mean()) for x in norms), tuple(float(x.std()) for x in norms)
     policy = WritePolicy("gated", mean, mean, deviation, decay=DECAYS[0])
     smoothed = [np.concatenate(documents) for documents in _smoothed(policy, surprise)]
-    written = 1 - percentile / 100  # of all tokens: where some are dropped, of more than that of the others
-    ranks = [1 - min(written * len(x) / len(kept), 1) for x, kept in zip(norms, smoothed, strict=True)]
-    threshold = tuple(float(np.quantile(kept, rank)) for kept, rank in zip(smoothed, ranks, strict=True))
-    return dataclasses.replace(policy, threshold=threshold)
+    layers = zip(searches, smoothed, norms, strict=True)
+    return dataclasses.replace(policy, threshold=tuple(search.choose(kept, len(x)) for search, kept, x in layers))
 
 
 def _smoothed(policy: WritePolicy, surprise: Surprise) -> Surprise:
@@ -232,8 +259,8 @@ def _smooth(policy: WritePolicy, norms: np.ndarray, mean: float, deviation: floa
 
 def _watched(
     model: Any, texts: list[Tensor], policy: WritePolicy, tell: Callable[[int], None]
-) -> tuple[Surprise, float]:
-    """Gradient norms of every layer and text under a policy, and the share that was written."""
+) -> tuple[Surprise, list[float]]:
+    """Gradient norms of every layer and text under a policy, and the share that each layer wrote."""
     from titans.models.watching import watch
 
     traces = []
@@ -244,10 +271,9 @@ def _watched(
                 state = model(piece[None], cache=state, use_cache=True, logits_to_keep=1).cache
                 tell(len(piece))
         traces.append([trace.layer(i, 0) for i in range(trace.layers)])
-    written = [layer.written.double().mean().item() * len(layer.written) for layers in traces for layer in layers]
-    read = [len(layer.written) for layers in traces for layer in layers]
-    norms = [[layer.surprise.double().numpy() for layer in of_layer] for of_layer in zip(*traces, strict=True)]
-    return norms, sum(written) / sum(read)
+    by_layer = list(zip(*traces, strict=True))
+    norms = [[trace.surprise.double().numpy() for trace in layer] for layer in by_layer]
+    return norms, [float(np.concatenate([trace.written.numpy() for trace in layer]).mean()) for layer in by_layer]
 
 
 def _read(model: Any, texts: list[Tensor], policy: WritePolicy, name: str, tell: _Telling) -> Reading:
