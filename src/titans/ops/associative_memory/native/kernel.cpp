@@ -1,14 +1,14 @@
-// The associative memory over whole chunks, forward and backward, on the CPU: plain C functions for __init__.py, compiled for one type of
-// numbers, REAL.
+// The associative memory over whole chunks, forward and backward, on the CPU: plain C functions for __init__.py, compiled
+// for one type of numbers, REAL. With it comes what ops/heads calls (heads.h): one library, built once.
 //
 // A head's state stays in the second-level cache while one thread goes through its chunks; heads and rows of the batch
 // are shared out among threads, so results do not depend on how many there are.
 
 #include <atomic>
-#include <thread>
 
 #include "backward.h"
 #include "forward.h"
+#include "heads.h"
 
 namespace titans {
 
@@ -21,15 +21,11 @@ template <class Pass> int64_t scratch_size(const Problem& p) {
 template <class Pass> void run(const Problem& p) {
     const int64_t heads = p.batch * p.heads, size = scratch_size<Pass>(p);
     std::atomic<int64_t> next{0};
-    auto work = [&](int64_t thread) {
+    in_threads(p.threads, [&](int64_t thread) {
         Arena<REAL> arena{(REAL*)p.scratch + thread * size};
         Pass pass(p, arena);
         for (int64_t head; (head = next++) < heads;) pass.run(head);
-    };
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < p.threads; ++i) others.emplace_back(work, i);
-    work(0);
-    for (auto& thread : others) thread.join();
+    });
 }
 
 }  // namespace titans
@@ -40,6 +36,8 @@ using namespace titans;
 extern "C" {
 void forward(const Problem* p) { run<Forward<REAL>>(*p); }
 void backward(const Problem* p) { run<Backward<REAL>>(*p); }
+void heads_forward(const Projection* p) { run_heads<REAL>(*p, false); }
+void heads_backward(const Projection* p) { run_heads<REAL>(*p, true); }
 
 // Elements: of scratch for one thread, of what is kept of a chunk of one head, of one head's state.
 int64_t forward_scratch(const Problem* p) { return scratch_size<Forward<REAL>>(*p); }
