@@ -15,22 +15,6 @@ MEMORY = importlib.import_module("titans.ops.associative_memory.native")
 NATIVE = importlib.import_module("titans.ops.heads.native")
 
 
-@pytest.fixture(scope="module")
-def kernel():
-    """Skip where there is none."""
-    if MEMORY.library("double") is None or MEMORY.library("float") is None:
-        pytest.skip("no C++ compiler that the native kernel could be made with")
-
-
-@pytest.fixture(scope="module")
-def poisoned():
-    """Fill what is not initialised with NaN, so that reading it shows."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(1).isnan()
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.fixture
 def calls(kernel, monkeypatch):
     """Count the calls of compiled code."""

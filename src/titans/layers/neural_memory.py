@@ -16,10 +16,12 @@ from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
 from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
 from titans.ops.heads import clip_rms
+from titans.ops.read_out import read_out
 from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
+OUTPUT_EPS = 1e-6
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
 
 
@@ -116,7 +118,7 @@ class NeuralMemory(Mixer):
         widths = [width] + [width * expansion] * (depth - 1) + [width]
         self.initial_weights = nn.ParameterList(torch.empty(heads, i, o) for i, o in pairwise(widths))
         self.memory_norm = nn.Parameter(torch.ones(heads, width)) if norm else None
-        self.output_norm = nn.RMSNorm(width, eps=1e-6)
+        self.output_norm = nn.RMSNorm(width, eps=OUTPUT_EPS)
         self.output_gate = nn.Linear(dim, dim, bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
@@ -288,8 +290,7 @@ class NeuralMemory(Mixer):
 
     def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise per head what was read, `[B, H, N, d]`, gate it by the bounded input and project: `[B, N, dim]`."""
-        y = self.output_norm(y).transpose(1, 2).flatten(2)
-        out: Tensor = self.output(y * F.silu(self.output_gate(x)))
+        out: Tensor = self.output(read_out(y, self.output_norm.weight, self.output_gate(x), OUTPUT_EPS))
         return out
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from titans.ops.associative_memory import native
 from titans.ops.autograd import by_autograd
 from titans.ops.heads.reference import FORMS, MAX_VALUE_RMS, reference
+from titans.ops.native_blocks import block_sums, call, threads
 
-TAPS, BLOCK = 4, 128  # as in heads.h
-THREAD_NUMBERS = 100_000  # of x for each thread: fewer take less time than to start one
+TAPS = 4  # as in heads.h
 
 
 class Projection(ctypes.Structure):
@@ -69,7 +69,7 @@ class Heads(torch.autograd.Function):
                 return *by_autograd(again, (x, taps, tail), grads), None, None
         x, taps, tail = (y.contiguous() for y in (x, taps, tail))
         by_x, by_tail = torch.empty_like(x), torch.empty_like(tail)
-        by_taps = x.new_empty(len(x) * -(-x.shape[1] // BLOCK), *taps.shape)
+        by_taps = block_sums(x, *taps.shape)
         grads = tuple(y if y.stride(3) == 1 else y.contiguous() for y in grads)
         streams = (native.Stream(y.data_ptr(), y.stride()[:3]) for y in grads)
         _call(
@@ -84,16 +84,12 @@ def _pointers(tensors: Sequence[Tensor]) -> Any:
 
 
 def _call(name: str, x: Tensor, taps: Tensor, tail: Tensor, count: int, forms: Sequence[str], **rest: Any) -> None:
-    """Call the library; other Python threads go on meanwhile. Whoever calls holds all tensors that `rest` points to."""
-    library = native.library(native.REALS[x.dtype])
-    assert library is not None  # who calls has asked `available`
+    """Call the library; whoever calls holds all tensors that `rest` points to."""
     kinds = list(FORMS)
     problem = Projection(
         batch=len(x), tokens=x.shape[1], parts=len(forms), heads=count, width=x.shape[2] // (len(forms) * count),
-        threads=min(torch.get_num_threads(), 1 + x.numel() // THREAD_NUMBERS),
+        threads=threads(x),
         forms=(ctypes.c_int64 * len(forms))(*(kinds.index(form) for form in forms)), limit=MAX_VALUE_RMS,
         x=x.data_ptr(), taps=taps.data_ptr(), tail=tail.data_ptr(), **rest,
     )  # fmt: skip
-    run = library[name]
-    run.restype = None
-    run(ctypes.byref(problem))
+    call(name, x, problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MAX_VALUE_RMS = 10.0  # bounds the errors of any input, and with them the state
-FORMS = {
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "plain": lambda x: x,
     "unit": lambda x: F.normalize(x, dim=-1),
     "clipped": lambda x: clip_rms(x, MAX_VALUE_RMS),

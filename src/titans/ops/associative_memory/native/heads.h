@@ -1,17 +1,14 @@
 // Projections to heads: convolution, SiLU and length in one pass over memory, forward and backward; for ops/heads.
 //
-// A job is a block of consecutive tokens of one row. Blocks do not depend on threads, so neither do results: the
-// backward pass makes the gradients of the three tokens behind its block anew, and leaves the sums for the taps apart.
+// The backward pass makes the gradients of the three tokens behind its block anew.
 #pragma once
 
-#include <atomic>
-
+#include "blocks.h"
 #include "problem.h"
-#include "threads.h"
 
 namespace titans {
 
-constexpr int TAPS = 4, BLOCK = 128;
+constexpr int TAPS = 4;
 enum Form { PLAIN, UNIT, CLIPPED };
 
 // What Python hands over; all tensors but the incoming gradients are contiguous. Mirrored in ops/heads/native.py.
@@ -30,20 +27,7 @@ struct Projection {
     void* taps_grad;  // of each block [batch * blocks, TAPS, channels]
 
     int64_t channels() const { return parts * heads * width; }
-    int64_t blocks() const { return (tokens + BLOCK - 1) / BLOCK; }
 };
-
-// The first `count` numbers, and 0 in the other lanes.
-template <class T> inline Vec<T> load(const T* p, int64_t count) {
-    if (count >= LANES<T>) return load(p);
-    Vec<T> v = {};
-    std::memcpy(&v, p, count * sizeof(T));
-    return v;
-}
-
-template <class T> inline void store(T* p, Vec<T> v, int64_t count) {
-    std::memcpy(p, &v, std::min<int64_t>(count, LANES<T>) * sizeof(T));
-}
 
 // How a head's activations s become its output, factor * s, and a gradient g of that one of s:
 // factor * g - pull * (g . s) * s. NaN stays NaN.
@@ -67,7 +51,12 @@ template <class T> class Heads {
     const Projection& p;
     const int64_t width, channels;
     const T* taps;
-    std::vector<T> value, slope, bent;  // of one token; gradients before the activation, of a block and what is behind
+    // Of one head in a block, rows of padded width, so that they lie in the first-level cache side by side:
+    const int64_t pitch;
+    std::vector<T> inputs;         // from three tokens before the block to three behind
+    std::vector<T> bent;           // gradients before the activation, from the block's start to three tokens behind
+    std::vector<T> grads;          // of the inputs
+    std::vector<T> value, slope;   // of one token
 
     // A token's inputs; before the first one those of the tail.
     const T* input(int64_t row, int64_t token) const {
@@ -75,118 +64,114 @@ template <class T> class Heads {
         return (const T*)p.tail + (row * (TAPS - 1) + TAPS - 1 + token) * channels;
     }
 
-    // Call f(j, count, convolved) for each vector of a head's channels at a token; they start at `column`.
-    template <class F> void convolve(int64_t row, int64_t token, int64_t column, F f) const {
-        const T* x[TAPS];
-        for (int i = 0; i < TAPS; ++i) x[i] = input(row, token - TAPS + 1 + i) + column;
-        for (int64_t j = 0; j < width; j += LANES<T>) {
-            Vec<T> z = load(x[0] + j, width - j) * load(taps + column + j, width - j);
-            for (int i = 1; i < TAPS; ++i)
-                z += load(x[i] + j, width - j) * load(taps + i * channels + column + j, width - j);
-            f(j, width - j, z);
-        }
+    // Call f(j, count, convolved) for each vector of a head's channels, which start at `column`.
+    template <class F> void convolve(const T* const (&x)[TAPS], int64_t column, F f) const {
+        each_vector<T>(width, [&](int64_t j, auto count) {
+            Vec<T> z = load(x[0] + j, count) * load(taps + column + j, count);
+            for (int i = 1; i < TAPS; ++i) z += load(x[i] + j, count) * load(taps + i * channels + column + j, count);
+            f(j, count, z);
+        });
     }
 
     void write(int64_t row, int64_t token, int64_t part, int64_t head) const {
         T* out = (T*)p.outputs[part] + ((row * p.heads + head) * p.tokens + token) * width;
+        const int64_t column = (part * p.heads + head) * width;
+        const T* x[TAPS];
+        for (int i = 0; i < TAPS; ++i) x[i] = input(row, token - TAPS + 1 + i) + column;
         Vec<T> square = {};
-        convolve(row, token, (part * p.heads + head) * width, [&](int64_t j, int64_t count, Vec<T> z) {
+        convolve(x, column, [&](int64_t j, auto count, Vec<T> z) {
             const Vec<T> s = bend<T, SILU>(z).value;
             square += s * s;
             store(out + j, s, count);
         });
         if (p.forms[part] == PLAIN) return;
         const Length<T> length(p.forms[part], sum<T>(square), width, p.limit);
-        for (int64_t j = 0; j < width; j += LANES<T>)
-            store(out + j, load(out + j, width - j) * length.factor, width - j);
+        each_vector<T>(width, [&](int64_t j, auto count) { store(out + j, load(out + j, count) * length.factor, count); });
     }
 
-    // The gradient before the activation, of one token.
-    void unbend(int64_t row, int64_t token, int64_t part, int64_t head, T* out) {
-        const Stream& grads = p.grads[part];
-        const T* grad = (const T*)grads.data + row * grads.strides[0] + head * grads.strides[1] + token * grads.strides[2];
+    void gather(int64_t row, int64_t first, int64_t known, int64_t column) {
+        T* to = inputs.data();
+        for (int64_t token = first - TAPS + 1; token < known; ++token, to += pitch)
+            std::memcpy(to, input(row, token) + column, width * sizeof(T));
+    }
+
+    // The gradient before the activation, of one token, the i-th of the block.
+    void unbend(int64_t i, int form, int64_t column, const T* grad) {
+        const T* x[TAPS];
+        for (int k = 0; k < TAPS; ++k) x[k] = &inputs[(i + k) * pitch];
         Vec<T> square = {}, along = {};
-        convolve(row, token, (part * p.heads + head) * width, [&](int64_t j, int64_t count, Vec<T> z) {
+        convolve(x, column, [&](int64_t j, auto count, Vec<T> z) {
             const Bend<T> s = bend<T, SILU>(z);
             square += s.value * s.value;
             along += s.value * load(grad + j, count);
             store(&value[j], s.value);
             store(&slope[j], s.slope);
         });
-        const Length<T> length(p.forms[part], sum<T>(square), width, p.limit);
+        const Length<T> length(form, sum<T>(square), width, p.limit);
         const T pull = length.pull * sum<T>(along);
-        for (int64_t j = 0; j < width; j += LANES<T>)
-            store(out + j, (load(grad + j, width - j) * length.factor - load(&value[j]) * pull) * load(&slope[j]));
+        each_vector<T>(width, [&](int64_t j, auto count) {
+            store(&bent[i * pitch + j], (load(grad + j, count) * length.factor - load(&value[j]) * pull) * load(&slope[j]));
+        });
     }
 
-    // The gradients of one vector of channels, along a block whose gradients before the activation are `bent`.
-    void unconvolve(int64_t row, int64_t first, int64_t last, int64_t column, int64_t count, const T* bent, T* sums) const {
+    // The gradients of one vector of channels, from those before the activation of `tokens` tokens and three behind.
+    template <class Count> void unconvolve(int64_t tokens, int64_t j, int64_t column, Count count, T* sums) {
         Vec<T> tap[TAPS], total[TAPS] = {}, x[TAPS], g[TAPS];  // tokens before and behind: a window each
-        for (int i = 0; i < TAPS; ++i) tap[i] = load(taps + i * channels + column, count);
-        for (int i = 0; i < TAPS - 1; ++i) x[i + 1] = load(input(row, first - TAPS + 1 + i) + column, count);
-        for (int i = 0; i < TAPS - 1; ++i) g[i + 1] = load(bent + i * padded<T>(width));
-        T* out = (T*)p.x_grad + (row * p.tokens + first) * channels + column;
-        for (int64_t token = first; token < last; ++token, out += channels) {
+        for (int i = 0; i < TAPS; ++i) tap[i] = load(taps + i * channels + column + j, count);
+        for (int i = 0; i < TAPS - 1; ++i) x[i + 1] = load(&inputs[i * pitch + j]), g[i + 1] = load(&bent[i * pitch + j]);
+        for (int64_t token = 0; token < tokens; ++token) {
             for (int i = 0; i < TAPS - 1; ++i) x[i] = x[i + 1], g[i] = g[i + 1];
-            x[TAPS - 1] = load(input(row, token) + column, count);
-            g[TAPS - 1] = load(bent + (token - first + TAPS - 1) * padded<T>(width));
+            x[TAPS - 1] = load(&inputs[(token + TAPS - 1) * pitch + j]);
+            g[TAPS - 1] = load(&bent[(token + TAPS - 1) * pitch + j]);
             Vec<T> sum = {};
             for (int i = 0; i < TAPS; ++i) total[i] += x[i] * g[0], sum += tap[TAPS - 1 - i] * g[i];
-            store(out, sum, count);
+            store(&grads[token * pitch + j], sum);
         }
-        for (int i = 0; i < TAPS; ++i) store(sums + i * channels + column, total[i], count);
+        for (int i = 0; i < TAPS; ++i) store(sums + i * channels + column + j, total[i], count);
     }
 
-    void reach_tail(int64_t row, int64_t column, int64_t count, const T* bent) const {
+    template <class Count> void reach_tail(int64_t row, int64_t j, int64_t column, Count count) const {
         for (int t = 0; t < TAPS - 1; ++t) {
             Vec<T> sum = {};
             for (int i = 0; i <= t; ++i)
-                sum += load(taps + i * channels + column, count) * load(bent + (t - i) * padded<T>(width));
-            store((T*)p.tail_grad + (row * (TAPS - 1) + t) * channels + column, sum, count);
+                sum += load(taps + i * channels + column + j, count) * load(&bent[(t - i) * pitch + j]);
+            store((T*)p.tail_grad + (row * (TAPS - 1) + t) * channels + column + j, sum, count);
         }
     }
 
 public:
-    Heads(const Projection& p, bool back) : p(p), width(p.width), channels(p.channels()), taps((const T*)p.taps) {
-        if (!back) return;
-        value.resize(padded<T>(width));
-        slope.resize(padded<T>(width));
-        bent.resize((BLOCK + TAPS - 1) * padded<T>(width));
-    }
+    explicit Heads(const Projection& p)
+        : p(p), width(p.width), channels(p.channels()), taps((const T*)p.taps), pitch(padded<T>(width)),
+          inputs((BLOCK + 2 * TAPS - 2) * pitch), bent((BLOCK + TAPS - 1) * pitch), grads(BLOCK * pitch), value(pitch),
+          slope(pitch) {}
 
     void forward(int64_t row, int64_t first, int64_t last) const {
-        for (int64_t part = 0; part < p.parts; ++part)
-            for (int64_t head = 0; head < p.heads; ++head)
-                for (int64_t token = first; token < last; ++token) write(row, token, part, head);
+        for (int64_t token = first; token < last; ++token)
+            for (int64_t i = 0; i < p.parts * p.heads; ++i) write(row, token, i / p.heads, i % p.heads);
     }
 
     void backward(int64_t row, int64_t first, int64_t last) {
-        T* sums = (T*)p.taps_grad + (row * p.blocks() + first / BLOCK) * TAPS * channels;
+        T* sums = (T*)p.taps_grad + (row * blocks(p.tokens) + first / BLOCK) * TAPS * channels;
         const int64_t known = std::min<int64_t>(last + TAPS - 1, p.tokens);
+        // Each head's channels are short pieces far apart, which no processor foresees: bring in whole tokens.
+        for (const T* x = input(row, first); x < input(row, known - 1) + channels; x += 64 / sizeof(T)) __builtin_prefetch(x);
         for (int64_t i = 0; i < p.parts * p.heads; ++i) {
+            const int64_t part = i / p.heads, column = i * width;
+            const Stream& in = p.grads[part];
+            const T* grad = (const T*)in.data + row * in.strides[0] + i % p.heads * in.strides[1];
+            gather(row, first, known, column);
             for (int64_t token = first; token < known; ++token)
-                unbend(row, token, i / p.heads, i % p.heads, &bent[(token - first) * padded<T>(width)]);
-            std::fill(&bent[(known - first) * padded<T>(width)], bent.data() + bent.size(), T(0));
-            for (int64_t j = 0; j < width; j += LANES<T>) {
-                unconvolve(row, first, last, i * width + j, width - j, &bent[j], sums);
-                if (first == 0) reach_tail(row, i * width + j, width - j, &bent[j]);
-            }
+                unbend(token - first, p.forms[part], column, grad + token * in.strides[2]);
+            std::fill(bent.begin() + (known - first) * pitch, bent.end(), T(0));
+            each_vector<T>(width, [&](int64_t j, auto count) {
+                unconvolve(last - first, j, column, count, sums);
+                if (first == 0) reach_tail(row, j, column, count);
+            });
+            T* out = (T*)p.x_grad + (row * p.tokens + first) * channels + column;
+            for (int64_t token = 0; token < last - first; ++token, out += channels)
+                std::memcpy(out, &grads[token * pitch], width * sizeof(T));
         }
     }
 };
-
-template <class T> inline void run_heads(const Projection& p, bool back) {
-    const int64_t jobs = p.batch * p.blocks();
-    std::atomic<int64_t> next{0};
-    in_threads(std::min(p.threads, jobs), [&](int64_t) {
-        Heads<T> heads(p, back);
-        for (int64_t job; (job = next++) < jobs;) {
-            const int64_t row = job / p.blocks(), first = job % p.blocks() * BLOCK;
-            const int64_t last = std::min<int64_t>(first + BLOCK, p.tokens);
-            if (back) heads.backward(row, first, last);
-            else heads.forward(row, first, last);
-        }
-    });
-}
 
 }  // namespace titans

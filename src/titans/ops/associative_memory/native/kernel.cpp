@@ -1,5 +1,6 @@
 // The associative memory over whole chunks, forward and backward, on the CPU: plain C functions for __init__.py, compiled
-// for one type of numbers, REAL. With it comes what ops/heads calls (heads.h): one library, built once.
+// for one type of numbers, REAL. With it come the operations around it, of ops/heads and ops/read_out.py:
+// one library, built once.
 //
 // A head's state stays in the second-level cache while one thread goes through its chunks; heads and rows of the batch
 // are shared out among threads, so results do not depend on how many there are.
@@ -9,6 +10,7 @@
 #include "backward.h"
 #include "forward.h"
 #include "heads.h"
+#include "read_out.h"
 
 namespace titans {
 
@@ -28,6 +30,14 @@ template <class Pass> void run(const Problem& p) {
     });
 }
 
+template <class Pass, class Problem> void run_forward(const Problem& p) {
+    run_blocks<Pass>(p, [](Pass& pass, int64_t row, int64_t first, int64_t last) { pass.forward(row, first, last); });
+}
+
+template <class Pass, class Problem> void run_backward(const Problem& p) {
+    run_blocks<Pass>(p, [](Pass& pass, int64_t row, int64_t first, int64_t last) { pass.backward(row, first, last); });
+}
+
 }  // namespace titans
 
 using namespace titans;
@@ -36,8 +46,12 @@ using namespace titans;
 extern "C" {
 void forward(const Problem* p) { run<Forward<REAL>>(*p); }
 void backward(const Problem* p) { run<Backward<REAL>>(*p); }
-void heads_forward(const Projection* p) { run_heads<REAL>(*p, false); }
-void heads_backward(const Projection* p) { run_heads<REAL>(*p, true); }
+
+// Of ops/heads and ops/read_out.py.
+void heads_forward(const Projection* p) { run_forward<Heads<REAL>>(*p); }
+void heads_backward(const Projection* p) { run_backward<Heads<REAL>>(*p); }
+void read_out_forward(const ReadOut* p) { run_forward<Gated<REAL>>(*p); }
+void read_out_backward(const ReadOut* p) { run_backward<Gated<REAL>>(*p); }
 
 // Elements: of scratch for one thread, of what is kept of a chunk of one head, of one head's state.
 int64_t forward_scratch(const Problem* p) { return scratch_size<Forward<REAL>>(*p); }
