@@ -53,10 +53,10 @@ template <class T> class Heads {
     const T* taps;
     // Of one head in a block, rows of padded width, so that they lie in the first-level cache side by side:
     const int64_t pitch;
-    std::vector<T> inputs;         // from three tokens before the block to three behind
-    std::vector<T> bent;           // gradients before the activation, from the block's start to three tokens behind
-    std::vector<T> grads;          // of the inputs
-    std::vector<T> value, slope;   // of one token
+    std::vector<T> inputs;        // from three tokens before the block to three behind
+    std::vector<T> bent;          // gradients before the activation, from the block's start to three tokens behind
+    std::vector<T> grads;         // of the inputs
+    std::vector<T> value, slope;  // of one token
 
     // A token's inputs; before the first one those of the tail.
     const T* input(int64_t row, int64_t token) const {
