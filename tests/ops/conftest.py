@@ -1,5 +1,6 @@
 """Random inputs of the associative memory."""
 
+import importlib
 import itertools
 
 import pytest
@@ -122,3 +123,20 @@ class Case:
 def make_case():
     """Make the inputs of one call: see `Case`."""
     return Case
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    """Skip where there is none."""
+    library = importlib.import_module("titans.ops.associative_memory.native").library
+    if library("double") is None or library("float") is None:
+        pytest.skip("no C++ compiler that the native kernel could be made with")
+
+
+@pytest.fixture(scope="module")
+def poisoned():
+    """Fill what is not initialised with NaN, so that reading it shows."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)

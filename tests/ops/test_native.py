@@ -16,13 +16,6 @@ NATIVE = importlib.import_module("titans.ops.associative_memory.native")
 BUILD = importlib.import_module("titans.ops.associative_memory.native.build")
 
 
-@pytest.fixture(scope="module")
-def kernel():
-    """Skip where there is none."""
-    if NATIVE.library("double") is None or NATIVE.library("float") is None:
-        pytest.skip("no C++ compiler that the native kernel could be made with")
-
-
 @pytest.fixture
 def calls(kernel, monkeypatch):
     """Count the runs of whole chunks by the kernel."""
@@ -34,15 +27,6 @@ def calls(kernel, monkeypatch):
 
     monkeypatch.setattr(NATIVE, "forward", counted)
     return made
-
-
-@pytest.fixture(scope="module")
-def poisoned():
-    """Fill what is not initialised with NaN, so that reading it shows."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(1).isnan()
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @settings(max_examples=40)

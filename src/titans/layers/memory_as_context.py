@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from titans.layers.attention import Attention
 from titans.layers.gating import MemoryGate
-from titans.layers.mixer import Mixer, valid
+from titans.layers.mixer import Mixer, bounded, valid
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
 from titans.ops.grid import Layout, layout, renew
@@ -79,7 +79,7 @@ class MemoryAsContext(Mixer):
         self.attention, self.memory = attention, memory
         self.gate = MemoryGate(memory.dim)
         # Not the memory's own queries: those are made of y, these of S.
-        self.query = ConvolvedProjection(memory.dim, memory.heads, 1, memory.projection.taps is not None)
+        self.query = ConvolvedProjection(memory.dim, memory.heads, ("plain",), memory.projection.taps is not None)
         self.retrieval_norm = nn.RMSNorm(memory.dim // memory.heads, eps=1e-6)
         self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.dim)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
@@ -104,7 +104,7 @@ class MemoryAsContext(Mixer):
     ) -> tuple[Tensor, MemoryAsContextState]:
         """Run segment after segment; see `Mixer.mix`."""
         plan = layout(state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device)
-        (query,), tail = self.query(x, state.query_tail, lengths)
+        (query,), tail = self.query(bounded(x), state.query_tail, lengths)
         segments = self._segments(plan, plan.place(x, 1), plan.place(query, 2), state.offset)
         size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
@@ -174,7 +174,7 @@ class MemoryAsContext(Mixer):
     def _ask(self, context: list[Tensor], batch: int) -> tuple[Tensor, Tensor]:
         """Retrieve with the learned queries: keys and values of the answers, `[B, H, R, d]`."""
         assert self.retrieval is not None
-        x = self.retrieval.expand(batch, -1, -1)
+        x = bounded(self.retrieval).expand(batch, -1, -1)
         tail = self.query.initial_tail()
         (query,), _ = self.query(x, None if tail is None else tail.expand(batch, -1, -1), None)
         h = self._retrieve(query, context)

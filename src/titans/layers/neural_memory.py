@@ -15,11 +15,13 @@ from titans.layers.projection import ConvolvedProjection
 from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
 from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
+from titans.ops.heads import clip_rms
+from titans.ops.read_out import read_out
 from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
-MAX_VALUE_RMS = 10.0  # bounds the errors of any input, and with them the state
+OUTPUT_EPS = 1e-6
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
 
 
@@ -108,7 +110,7 @@ class NeuralMemory(Mixer):
             "activation": activation,
             "residual": rule == "chunk" if residual is None else residual,
         }
-        self.projection = ConvolvedProjection(dim, heads, 3, convolution)  # to queries, keys and values
+        self.projection = ConvolvedProjection(dim, heads, ("unit", "unit", "clipped"), convolution)  # q, k, v
         forget_gates = dim if channelwise_forgetting else heads
         self.gate_sizes = [heads, heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
         self.gates = nn.Linear(dim, sum(self.gate_sizes))
@@ -116,7 +118,7 @@ class NeuralMemory(Mixer):
         widths = [width] + [width * expansion] * (depth - 1) + [width]
         self.initial_weights = nn.ParameterList(torch.empty(heads, i, o) for i, o in pairwise(widths))
         self.memory_norm = nn.Parameter(torch.ones(heads, width)) if norm else None
-        self.output_norm = nn.RMSNorm(width, eps=1e-6)
+        self.output_norm = nn.RMSNorm(width, eps=OUTPUT_EPS)
         self.output_gate = nn.Linear(dim, dim, bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
@@ -212,6 +214,7 @@ class NeuralMemory(Mixer):
         """
 
         def read(x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[list[Tensor], NeuralMemoryState]:
+            x = bounded(x)
             (q, _, _), _ = self.projection(x, state.tail, lengths)
             return [self._read_out(self.recall(q, state.memory.weights), x)], state
 
@@ -250,18 +253,18 @@ class NeuralMemory(Mixer):
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool
     ) -> tuple[Tensor, NeuralMemoryState, Written]:
+        x = bounded(x)
         (q, k, v), tail = self.projection(x, state.tail, lengths)
         theta, alpha, eta, gates = self._gates(x, state, lengths)
-        inputs = (F.normalize(q, dim=-1), F.normalize(k, dim=-1), _clip_rms(v, MAX_VALUE_RMS), theta, alpha, eta)
         options = {**self.options, **self.network_options, "norm_weight": self.memory_norm}
-        written = write(inputs, state, valid(x, lengths), measure, options)
+        written = write((q, k, v, theta, alpha, eta), state, valid(x, lengths), measure, options)
         return self._read_out(written.y, x), NeuralMemoryState(written.memory, tail, gates, written.writing), written
 
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Compute theta, alpha and eta, `[B, H, N]` (alpha channel-wise `[B, H, N, d]`), and the gates to carry."""
-        logits, carried = self.gates(_clip_rms(bounded(x), MAX_GATE_INPUT_RMS)), None
+        logits, carried = self.gates(clip_rms(x, MAX_GATE_INPUT_RMS)), None
         if state.gates is not None:
             logits, carried = self._share(logits, state, lengths)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).mT
@@ -286,22 +289,14 @@ class NeuralMemory(Mixer):
         return shared, carried.to(state.gates.dtype)
 
     def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
-        """Normalise per head what was read, `[B, H, N, d]`, gate it by the input and project: `[B, N, dim]`."""
-        y = self.output_norm(y).transpose(1, 2).flatten(2)
-        out: Tensor = self.output(y * F.silu(self.output_gate(bounded(x))))
+        """Normalise per head what was read, `[B, H, N, d]`, gate it by the bounded input and project: `[B, N, dim]`."""
+        out: Tensor = self.output(read_out(y, self.output_norm.weight, self.output_gate(x), OUTPUT_EPS))
         return out
 
 
 def theta_bound(rule: str, chunk_size: int) -> float:
     """Step size at which no momentum would be left: half as long where gradients are up to a chunk old."""
     return 1.0 if rule == "token" or chunk_size == 1 else 0.5
-
-
-def _clip_rms(x: Tensor, limit: float) -> Tensor:
-    """Shorten rows `[..., d]` whose root mean square is above the limit."""
-    power = x.to(torch.promote_types(x.dtype, torch.float32)).square().mean(-1, keepdim=True)
-    power = power.clamp(min=limit**2)  # before the root: x may be 0
-    return x * (limit * power.rsqrt()).to(x.dtype)
 
 
 def _check_choices(

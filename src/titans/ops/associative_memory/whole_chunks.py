@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from titans.ops.associative_memory.network import Options
+from titans.ops.autograd import by_autograd
 
 
 class Engine(Protocol):
@@ -75,23 +76,9 @@ class WholeChunks(torch.autograd.Function):
         inputs, leaves = saved[:count], saved[count:]
         with torch.autocast(grads[0].device.type, enabled=False):
             if torch.is_grad_enabled():
-                return None, None, None, *_by_autograd(ctx.generic, inputs, grads)
+                return None, None, None, *by_autograd(ctx.generic, inputs, grads)
             kept = tree_unflatten(leaves, ctx.structure)
             return None, None, None, *ctx.engine.backward(ctx.options, inputs, kept, grads)
-
-
-def _by_autograd(generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
-    """Differentiate the parallel form by autograd, so that the gradients can be differentiated again."""
-    wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
-    outputs = generic(*inputs)
-    pairs = [(y, g) for y, g in zip(outputs, grads, strict=False) if y.requires_grad]
-    found = torch.autograd.grad(
-        [y for y, _ in pairs], [inputs[i] for i in wanted], [g for _, g in pairs], create_graph=True, allow_unused=True
-    )
-    results: list[Tensor | None] = [None] * len(inputs)
-    for i, grad in zip(wanted, found, strict=True):
-        results[i] = grad
-    return results
 
 
 def thirds(x: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -1,14 +1,16 @@
-// The associative memory over whole chunks, forward and backward, on the CPU: plain C functions for __init__.py, compiled for one type of
-// numbers, REAL.
+// The associative memory over whole chunks, forward and backward, on the CPU: plain C functions for __init__.py, compiled
+// for one type of numbers, REAL. With it come the operations around it, of ops/heads and ops/read_out.py:
+// one library, built once.
 //
 // A head's state stays in the second-level cache while one thread goes through its chunks; heads and rows of the batch
 // are shared out among threads, so results do not depend on how many there are.
 
 #include <atomic>
-#include <thread>
 
 #include "backward.h"
 #include "forward.h"
+#include "heads.h"
+#include "read_out.h"
 
 namespace titans {
 
@@ -21,15 +23,19 @@ template <class Pass> int64_t scratch_size(const Problem& p) {
 template <class Pass> void run(const Problem& p) {
     const int64_t heads = p.batch * p.heads, size = scratch_size<Pass>(p);
     std::atomic<int64_t> next{0};
-    auto work = [&](int64_t thread) {
+    in_threads(p.threads, [&](int64_t thread) {
         Arena<REAL> arena{(REAL*)p.scratch + thread * size};
         Pass pass(p, arena);
         for (int64_t head; (head = next++) < heads;) pass.run(head);
-    };
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < p.threads; ++i) others.emplace_back(work, i);
-    work(0);
-    for (auto& thread : others) thread.join();
+    });
+}
+
+template <class Pass, class Problem> void run_forward(const Problem& p) {
+    run_blocks<Pass>(p, [](Pass& pass, int64_t row, int64_t first, int64_t last) { pass.forward(row, first, last); });
+}
+
+template <class Pass, class Problem> void run_backward(const Problem& p) {
+    run_blocks<Pass>(p, [](Pass& pass, int64_t row, int64_t first, int64_t last) { pass.backward(row, first, last); });
 }
 
 }  // namespace titans
@@ -40,6 +46,12 @@ using namespace titans;
 extern "C" {
 void forward(const Problem* p) { run<Forward<REAL>>(*p); }
 void backward(const Problem* p) { run<Backward<REAL>>(*p); }
+
+// Of ops/heads and ops/read_out.py.
+void heads_forward(const Projection* p) { run_forward<Heads<REAL>>(*p); }
+void heads_backward(const Projection* p) { run_backward<Heads<REAL>>(*p); }
+void read_out_forward(const ReadOut* p) { run_forward<Gated<REAL>>(*p); }
+void read_out_backward(const ReadOut* p) { run_backward<Gated<REAL>>(*p); }
 
 // Elements: of scratch for one thread, of what is kept of a chunk of one head, of one head's state.
 int64_t forward_scratch(const Problem* p) { return scratch_size<Forward<REAL>>(*p); }

@@ -1,0 +1,32 @@
+"""Derivatives by autograd, for operations whose own derivative is written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def by_autograd(generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """Differentiate by autograd, so that the gradients can be differentiated again.
+
+    Args:
+        generic: computes the operation's outputs from its inputs in operations that autograd follows.
+        inputs: of the operation, tensors and others.
+        grads: of its outputs.
+
+    Returns:
+        The gradients of the inputs; None for those that need none.
+    """
+    wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
+    outputs = generic(*inputs)
+    pairs = [(y, g) for y, g in zip(outputs, grads, strict=False) if y.requires_grad]
+    found = torch.autograd.grad(
+        [y for y, _ in pairs], [inputs[i] for i in wanted], [g for _, g in pairs], create_graph=True, allow_unused=True
+    )
+    results: list[Tensor | None] = [None] * len(inputs)
+    for i, grad in zip(wanted, found, strict=True):
+        results[i] = grad
+    return results

@@ -1,0 +1,94 @@
+"""The way out of a memory: what was read, normalised per head and gated."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from titans.ops.associative_memory import native
+from titans.ops.autograd import by_autograd
+from titans.ops.native_blocks import block_sums, call, threads
+
+
+def read_out(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
+    """Compute `norm(y) * SiLU(gate)`, heads side by side.
+
+    Differentiable, any number of times, in y, weight and gate. In compiled code on the CPU where the native kernel is
+    at hand (docs/native.md), otherwise in PyTorch.
+
+    Args:
+        y: what was read, `[B, H, N, d]`.
+        weight: scale of the RMS norm, `[d]`.
+        gate: `[B, N, H d]`.
+        eps: added to the mean square.
+
+    Returns:
+        `[B, N, H d]`.
+    """
+    alike = y.dtype == weight.dtype == gate.dtype and y.numel() > 0
+    if torch.compiler.is_compiling() or not alike or not (native.available(y) and native.available(gate)):
+        return reference(y, weight, gate, eps)
+    found: Tensor = NativeReadOut.apply(y, weight, gate, eps)  # type: ignore[no-untyped-call]
+    return found
+
+
+def reference(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
+    """Compute it by PyTorch operations; arguments and results as `read_out`."""
+    return F.rms_norm(y, weight.shape, weight, eps).transpose(1, 2).flatten(2) * F.silu(gate)
+
+
+class Problem(ctypes.Structure):
+    """What the library is told: as in read_out.h of the memory's kernel."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("batch", "tokens", "heads", "width", "threads")),
+        ("eps", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("y", "weight", "gate", "output")),
+        *((name, ctypes.c_void_p) for name in ("grad", "y_grad", "gate_grad", "weight_grad")),
+    )
+
+
+class NativeReadOut(torch.autograd.Function):
+    """The read-out as one call of compiled code, forward and backward; keeps nothing but the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
+        """Compute it; arguments and results as `read_out`."""
+        ctx.save_for_backward(y, weight, gate)
+        ctx.eps = eps
+        output = torch.empty_like(gate, memory_format=torch.contiguous_format)
+        _call("read_out_forward", (y, weight, gate), eps, output=output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """Carry the gradient back; by autograd where the result must itself be differentiable."""
+        inputs = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            with torch.autocast(grad.device.type, enabled=False):
+                return *by_autograd(partial(_again, ctx.eps), inputs, [grad]), None
+        y, weight, gate = inputs
+        by_y, by_gate = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, gate))
+        by_weight = block_sums(gate, len(weight))
+        _call("read_out_backward", inputs, ctx.eps, grad=grad, y_grad=by_y, gate_grad=by_gate, weight_grad=by_weight)
+        return by_y, by_weight.sum(0), by_gate, None
+
+
+def _again(eps: float, *inputs: Tensor) -> list[Tensor]:
+    y, weight, gate = inputs
+    return [reference(y, weight, gate, eps)]
+
+
+def _call(name: str, inputs: tuple[Tensor, ...], eps: float, **rest: Tensor) -> None:
+    tensors = {key: x.contiguous() for key, x in (*zip(("y", "weight", "gate"), inputs, strict=True), *rest.items())}
+    batch, heads, tokens, width = inputs[0].shape
+    pointers = {key: x.data_ptr() for key, x in tensors.items()}
+    problem = Problem(
+        batch=batch, tokens=tokens, heads=heads, width=width, threads=threads(inputs[0]), eps=eps, **pointers
+    )
+    call(name, inputs[0], problem)
