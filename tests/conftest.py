@@ -53,6 +53,21 @@ def _distance(actual, expected):
 
 
 @pytest.fixture(scope="session")
+def byte_sizes():
+    """The configuration of a tiny model that reads bytes, but for its variant."""
+    return {
+        "vocab_size": 259,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "segment_length": 8,
+        "sliding_window": 8,
+        "memory_chunk_size": 4,
+        "num_persistent_tokens": 2,
+    }
+
+
+@pytest.fixture(scope="session")
 def close():
     """Compare two trees of numbers: `close(actual, expected, tolerance)`."""
 

@@ -10,19 +10,13 @@ from titans.data import byte_tokenizer
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
+def model_folder(tmp_path_factory, byte_sizes):
     """An untrained byte-level model with its tokenizer."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("model")
     config = TitansConfig(
         variant="mac",
-        vocab_size=259,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        segment_length=8,
-        memory_chunk_size=4,
-        num_persistent_tokens=2,
+        **byte_sizes,
         bos_token_id=256,
         eos_token_id=257,
         pad_token_id=258,

@@ -13,31 +13,16 @@ import torch
 from titans import TitansConfig, TitansForCausalLM
 from titans.data import byte_tokenizer
 
-SIZES = {
-    "vocab_size": 259,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "segment_length": 8,
-    "sliding_window": 8,
-    "memory_chunk_size": 4,
-    "num_persistent_tokens": 2,
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-    "pad_token_id": 258,
-    "tie_word_embeddings": False,
-}
+SPECIAL = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 258}
 
 
-def make_model(variant, scrambled):
+def make_model(variant, scrambled, byte_sizes):
     torch.manual_seed(0)
-    model = scrambled(TitansForCausalLM(TitansConfig(variant=variant, **SIZES)), dtype=torch.float32, scale=0.4)
+    config = TitansConfig(variant=variant, **byte_sizes, **SPECIAL, tie_word_embeddings=False)
+    model = scrambled(TitansForCausalLM(config), dtype=torch.float32, scale=0.4)
     with torch.no_grad():
         model.lm_head.weight.mul_(3)  # clear preferences, so that a greedy choice is never a tie
-        model.lm_head.weight[:32], model.lm_head.weight[127:] = (
-            0,
-            0,
-        )  # says what text can hold: what it said can be sent
+        model.lm_head.weight[:32] = model.lm_head.weight[127:] = 0  # what it says is text, and can be sent
     return model
 
 
@@ -47,13 +32,13 @@ def tokenizer():
 
 
 @pytest.fixture(scope="session", params=["lmm", "mac", "mag", "mal"])
-def any_model(request, scrambled):
-    return make_model(request.param, scrambled)
+def any_model(request, scrambled, byte_sizes):
+    return make_model(request.param, scrambled, byte_sizes)
 
 
 @pytest.fixture(scope="session")
-def model(scrambled):
-    return make_model("mac", scrambled)
+def model(scrambled, byte_sizes):
+    return make_model("mac", scrambled, byte_sizes)
 
 
 @pytest.fixture(scope="session")

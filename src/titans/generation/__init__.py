@@ -1,6 +1,6 @@
 """From what a model predicts to text: choosing tokens, and putting them together as characters."""
 
-from titans.generation.sampling import sample
+from titans.generation.sampling import sample, seeded
 from titans.generation.text import StopFilter, TextWriter
 
-__all__ = ["StopFilter", "TextWriter", "sample"]
+__all__ = ["StopFilter", "TextWriter", "sample", "seeded"]

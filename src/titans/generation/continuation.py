@@ -12,7 +12,7 @@ from torch import Tensor
 from titans.data.reasons import refused_as
 from titans.data.tokenizers import encode_pieces
 from titans.errors import TitansError
-from titans.generation.sampling import sample
+from titans.generation.sampling import sample, seeded
 from titans.generation.text import TextWriter
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def continue_text(
         raise TitansError(f"temperature is {temperature}, expected a number from 0 up")
     if not 0 <= top_p <= 1:
         raise TitansError(f"top_p is {top_p}, expected a number from 0 to 1")
-    generator = _generator(seed)
+    generator = seeded(seed)
     logits, state, context = _read(model, tokenizer, prompt, policy)
     writer = TextWriter(tokenizer, context)
     for left in reversed(range(max_new_tokens)):
@@ -69,15 +69,6 @@ def continue_text(
                 logits, state = _step(model, [token], state)
     if text := writer.flush():
         yield text
-
-
-def _generator(seed: int | None) -> torch.Generator:
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator
 
 
 def _read(

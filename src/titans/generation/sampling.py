@@ -10,6 +10,18 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
+def seeded(seed: int | None) -> Generator:
+    """Make a source of chance; without a seed, a new one every time."""
+    import torch
+
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator
+
+
 def sample(logits: Tensor, temperature: float, top_p: float, generator: Generator) -> int:
     """Choose one token.
 

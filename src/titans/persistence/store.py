@@ -280,6 +280,5 @@ def _place(tenant: str, session: str) -> Place:
 
 
 def _check_one_row(state: MemoryState) -> None:
-    rows = next(state.tensors()).shape[0]
-    if rows != 1:
-        raise TitansError(f"the state has {rows} rows and a session has one: store each state.row(i) on its own")
+    if state.rows != 1:
+        raise TitansError(f"the state has {state.rows} rows and a session has one: store each state.row(i) on its own")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from titans.generation import StopFilter, TextWriter, sample
+from titans.generation import StopFilter, TextWriter, sample, seeded
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace
 from titans.models.write_policy import write_modes
@@ -139,11 +139,7 @@ class Row:
         self.writer = TextWriter(tokenizer, request.prompt)
         self.reader = TextWriter(tokenizer, [])
         self.stop = StopFilter(request.stop)
-        self.generator = torch.Generator()
-        if request.seed is None:
-            self.generator.seed()
-        else:
-            self.generator.manual_seed(request.seed)
+        self.generator = seeded(request.seed)
 
     @property
     def in_prompt(self) -> bool:

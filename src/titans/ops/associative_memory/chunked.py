@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory import analytic, native
+from titans.ops.associative_memory.chunk import Memory, errors, limited, read, write
 from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.associative_memory.whole_chunks import Engine, WholeChunks, thirds
-from titans.ops.grid import Span, layout, renew
+from titans.ops.grid import Span, layout
 from titans.ops.scan import group_size, scan
 
 ANALYTIC_CHUNKS = 4  # fewer are faster by autograd: laying them out costs more than it saves
@@ -40,14 +41,6 @@ class Tokens(NamedTuple):
         return [
             Tokens(*x) for x in zip(*([None] * count if y is None else y.split(size, 2) for y in self), strict=True)
         ]
-
-
-class Memory(NamedTuple):
-    """What one chunk hands to the next: L tensors `[B, H, d_in, d_out]` each."""
-
-    weights: list[Tensor]
-    surprise: list[Tensor]
-    anchor: list[Tensor]
 
 
 def chunked(
@@ -81,9 +74,7 @@ def chunked(
     if mask is not None:
         y = torch.where(mask[:, None, :, None], y, 0.0)
         norm = None if norm is None else torch.where(mask[:, None, :], norm, 0.0)
-    if options.rule == "token":
-        return y, norm, AssociativeMemoryState(memory.weights, memory.surprise, memory.weights, state.offset)
-    return y, norm, AssociativeMemoryState(*memory, plan.end)
+    return y, norm, memory.state(options.rule, state.offset, plan.end)
 
 
 def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
@@ -132,30 +123,16 @@ def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Te
         if options.rule == "token":
             inputs, deltas = _token_errors(network, k, v, c, memory)
         else:
-            inputs, deltas, z = _errors(network, k, v, memory)
+            inputs, deltas, z = errors(network, k, v, memory)
         if options.surprise or options.limit_steps:
             square = gradient_square(inputs, deltas)
         if options.surprise:
             norms.append(square.detach().sqrt().squeeze(-1))
         if options.limit_steps:
-            limit = network.step_limit(z, deltas[-1], square)
-            deltas = [limit * delta for delta in deltas]
-        outputs.append(_read(network, q, inputs, deltas, c, memory))
-        memory = _write(inputs, deltas, c, memory, end)
+            deltas = limited(network, z, deltas, square)
+        outputs.append(read(network, q, inputs, deltas, c, memory))
+        memory = write(inputs, deltas, c, memory, end)
     return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
-
-
-def _errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Forward and backward of the keys through the anchor: each layer's inputs and errors, and the last product."""
-    inputs, products = [k], [k @ memory.anchor[0]]
-    for w in memory.anchor[1:]:
-        inputs.append(network.sigma(products[-1]))
-        products.append(inputs[-1] @ w)
-    error = network.head(k, products[-1]) - v
-    deltas = [network.head_backward(products[-1], 2 * error)]
-    for w, z in zip(memory.anchor[:0:-1], products[-2::-1], strict=True):
-        deltas.append(network.sigma.backward(deltas[-1] @ w.mT, z))
-    return inputs, deltas[::-1], products[-1]
 
 
 def _token_errors(
@@ -178,26 +155,3 @@ def _token_errors(
         right = right.mT.unsqueeze(-1)  # a system of its own for each channel
         error = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).squeeze(-1).mT
     return [k], [2 * error]
-
-
-def _read(
-    network: Network, q: Tensor, inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory
-) -> Tensor:
-    """Read each query at the memory as of its own token."""
-    z = q
-    for i, (w, s, a, delta) in enumerate(zip(memory.weights, memory.surprise, inputs, deltas, strict=True)):
-        x = network.sigma(z) if i else q
-        here = c.channels(w.shape[-1])
-        z = here.weights * (x @ w) + here.surprise * (x @ s) - here.mix(x @ a.mT, delta)
-    return network.head(q, z)
-
-
-def _write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory, end: bool | Tensor) -> Memory:
-    """Carry weights and surprise over the chunk; rows that end it take a new anchor."""
-    weights, surprise = [], []
-    for w, s, a, delta in zip(memory.weights, memory.surprise, inputs, deltas, strict=True):
-        here = c.channels(w.shape[-1])
-        reached = here.gradient[..., -1, :].mT * delta  # [B, H, b, d]
-        weights.append(here.weights[..., -1:, :] * w + here.surprise[..., -1:, :] * s - a.mT @ reached)
-        surprise.append(c.memory * s - a.mT @ (c.momentum * delta))
-    return Memory(weights, surprise, renew(memory.anchor, weights, end))

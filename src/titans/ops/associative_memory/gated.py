@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.chunked import Memory, _errors, _read, _write
+from titans.ops.associative_memory.chunk import Memory, errors, limited, read, write
 from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
@@ -111,11 +111,7 @@ def gated(
     if mask is not None:
         y, norm = torch.where(mask[:, None, :, None], y, 0.0), torch.where(mask[:, None], norm, 0.0)
         written, dropped = written & mask, dropped & mask
-    if by_token:
-        final = AssociativeMemoryState(memory.weights, memory.surprise, memory.weights, state.offset)
-    else:
-        final = AssociativeMemoryState(*memory, plan.end)
-    return Gated(y, final, carry, norm, written, dropped, kept)
+    return Gated(y, memory.state(options.rule, state.offset, plan.end), carry, norm, written, dropped, kept)
 
 
 def _chunk(
@@ -129,7 +125,7 @@ def _chunk(
 ) -> tuple[Memory, Carry, tuple[Tensor, ...]]:
     """Decide on one chunk, write and read it; outputs are reads, gradient norms and the decision."""
     network, (q, k, v, theta, decay, eta) = options.network, tokens
-    inputs, deltas, z = _errors(network, k, v, memory)
+    inputs, deltas, z = errors(network, k, v, memory)
     square = gradient_square(inputs, deltas)
     norm = square.detach().sqrt().squeeze(-1)
     carry, decision = gate(carry, norm.mean(1), mask)
@@ -137,10 +133,9 @@ def _chunk(
         y, memory = network(memory.weights, q), memory._replace(anchor=renew(memory.anchor, memory.weights, end))
     else:
         if options.limit_steps:
-            limit = network.step_limit(z, deltas[-1], square)
-            deltas = [limit * delta for delta in deltas]
+            deltas = limited(network, z, deltas, square)
         c = coefficients(theta, decay.mT * decision.kept[:, None, None], eta, decision.written.unsqueeze(1))
-        y, memory = _read(network, q, inputs, deltas, c, memory), _write(inputs, deltas, c, memory, end)
+        y, memory = read(network, q, inputs, deltas, c, memory), write(inputs, deltas, c, memory, end)
     return memory, carry, (y, norm, *decision)
 
 

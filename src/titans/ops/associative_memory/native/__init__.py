@@ -100,7 +100,7 @@ class _Call:
         batch, heads, chunks, tokens, _ = q.shape
         loaded = library(REALS[q.dtype])
         assert loaded is not None  # who calls has asked `available`
-        self.library, self.like = loaded, q
+        self.compiled, self.like = loaded, q
         self.held: list[Tensor] = []  # alive as long as the call
         layers = len(memory) // 3
         widths = [memory[0].shape[2], *(x.shape[3] for x in memory[:layers])]
@@ -134,7 +134,7 @@ class _Call:
 
     def size(self, name: str) -> int:
         """Ask the library for a size, in elements."""
-        ask = self.library[name]
+        ask = self.compiled[name]
         ask.restype = ctypes.c_int64
         return int(ask(ctypes.byref(self.problem)))
 
@@ -142,6 +142,6 @@ class _Call:
         """Call the library, with scratch memory; other Python threads go on meanwhile."""
         scratch = self.like.new_empty(self.problem.threads * self.size(f"{name}_scratch"))
         self.tensors(scratch=scratch)
-        run = self.library[name]
+        run = self.compiled[name]
         run.restype = None
         run(ctypes.byref(self.problem))
