@@ -445,3 +445,14 @@ def test_config_survives_json(make_model, variant, tmp_path):
     config = make_model(variant).config
     config.save_pretrained(tmp_path)
     assert TitansConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+
+
+def test_without_mixers_each_token_is_on_its_own(make_model):
+    model = make_model({"variant": "none"})
+    ids = torch.arange(12).view(2, 6)
+    whole = model(ids).logits
+    first = model(ids[:, :2])
+    assert first.cache.tokens == 2
+    assert first.cache.nbytes == 0
+    assert torch.equal(torch.cat([first.logits, model(ids[:, 2:], cache=first.cache).logits], 1), whole)
+    assert torch.allclose(model(ids.view(12, 1)).logits.view_as(whole), whole, atol=1e-6)

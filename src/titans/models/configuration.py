@@ -1,7 +1,8 @@
-"""The configuration of a Titans model."""
+"""The configurations: of the stack of blocks that every Titans model has, and of the language model."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -16,9 +17,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "mag": ("memory_as_gate",),
     "mal": ("memory", "attention"),
     "swa": ("attention",),
+    "none": (),
 }  # the mixers of each block, in order
 SIZES = (
-    "vocab_size",
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -34,13 +35,13 @@ SIZES = (
 )
 
 
-class TitansConfig(PreTrainedConfig):
-    """Configuration of `TitansModel` and `TitansForCausalLM`.
+class StackConfig(PreTrainedConfig):
+    """What every Titans model has: a stack of blocks, each of the variant's mixers and a feed-forward layer.
 
     Args:
-        variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer), or
-            "swa" (sliding-window attention alone: the twin without memory). Default "mac".
-        vocab_size: number of tokens. Default 32,000.
+        variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer), or a
+            twin without memory: "swa" (sliding-window attention alone), "none" (feed-forward layers alone).
+            Default "mac".
         hidden_size: width D. Default 256.
         num_hidden_layers: blocks. Default 4.
         num_attention_heads: heads of the attention. Default 4.
@@ -68,20 +69,14 @@ class TitansConfig(PreTrainedConfig):
         rope_theta: base of the rotary frequencies. Default 10,000.
         initializer_range: standard deviation of initial projections and embeddings. Default 0.02.
         use_cache: return the memory state outside training. Default True.
-        tie_word_embeddings: share input and output embeddings. Default True.
-        bos_token_id: token that starts a document. Default None.
-        eos_token_id: token that ends generation. Default None.
-        pad_token_id: padding token. Default None.
 
     Raises:
         ValueError: a field is out of range or two do not fit together.
     """
 
-    model_type = "titans"
     keys_to_ignore_at_inference = ("cache", "past_key_values")
 
     variant: str = "mac"
-    vocab_size: int = 32_000
     hidden_size: int = 256
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
@@ -109,10 +104,12 @@ class TitansConfig(PreTrainedConfig):
     rope_theta: float = 10_000.0
     initializer_range: float = 0.02
     use_cache: bool = True
-    tie_word_embeddings: bool = True
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    pad_token_id: int | None = None
+
+    @classmethod
+    def hints(cls) -> dict[str, Any]:
+        """Return the fields that Titans adds to Hugging Face's, each with its type."""
+        kinds = [kind for kind in cls.__mro__ if issubclass(kind, StackConfig)]
+        return {name: hint for kind in kinds for name, hint in inspect.get_annotations(kind, eval_str=True).items()}
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Fill in derived defaults and refuse what cannot work, before anything is built."""
@@ -138,17 +135,21 @@ class TitansConfig(PreTrainedConfig):
 
     def _check_sizes(self) -> None:
         for name in SIZES:
-            value, bound = getattr(self, name), 0 if name == "num_persistent_tokens" else 1
-            if value is None and name in ("intermediate_size", "num_retrieved_tokens", "memory_heads"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least {bound}")
+            optional = name in ("intermediate_size", "num_retrieved_tokens", "memory_heads")
+            self._check_whole(name, 0 if name == "num_persistent_tokens" else 1, optional)
         for name in ("rms_norm_eps", "rope_theta", "initializer_range", "memory_theta_max"):
             value = getattr(self, name)
             if value is None and name == "memory_theta_max":
                 continue
             if not isinstance(value, int | float) or not 0 < value < math.inf:  # not, for NaN
                 raise ValueError(f"{name}={value!r} must be a positive number")
+
+    def _check_whole(self, name: str, bound: int, optional: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+            raise ValueError(f"{name}={value!r} must be a whole number of at least {bound}")
 
     def _check_fit(self, memory_heads: int) -> None:
         for name, heads in (
@@ -167,3 +168,31 @@ class TitansConfig(PreTrainedConfig):
                 f"memory_theta_max={self.memory_theta_max} leaves no room for momentum: keep it below {bound}, "
                 "or set memory_momentum=False"
             )
+
+
+class TitansConfig(StackConfig):
+    """Configuration of `TitansModel` and `TitansForCausalLM`.
+
+    Args:
+        vocab_size: number of tokens. Default 32,000.
+        tie_word_embeddings: share input and output embeddings. Default True.
+        bos_token_id: token that starts a document. Default None.
+        eos_token_id: token that ends generation. Default None.
+        pad_token_id: padding token. Default None.
+        **kwargs: the fields of `StackConfig`.
+
+    Raises:
+        ValueError: a field is out of range or two do not fit together.
+    """
+
+    model_type = "titans"
+
+    vocab_size: int = 32_000
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def _check_sizes(self) -> None:
+        super()._check_sizes()
+        self._check_whole("vocab_size", 1)

@@ -98,7 +98,7 @@ class MemoryState(State, frozen=False):  # not frozen, because `generate` marks 
             raise ValueError(
                 f"the state comes from another configuration: it has {len(self.layers)} blocks and this model {layers}"
             )
-        rows = self.rows
+        rows = next((x.shape[0] for x in self.tensors()), batch_size)  # without mixers there is no state
         if rows == batch_size:
             return self
         if batch_size % rows:

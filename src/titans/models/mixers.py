@@ -9,10 +9,10 @@ from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
-from titans.models.configuration import TitansConfig
+from titans.models.configuration import StackConfig
 
 
-def _memory(config: TitansConfig, persistent_tokens: int) -> NeuralMemory:
+def _memory(config: StackConfig, persistent_tokens: int) -> NeuralMemory:
     assert config.memory_heads is not None  # set by the configuration
     return NeuralMemory(
         config.hidden_size,
@@ -35,7 +35,7 @@ def _memory(config: TitansConfig, persistent_tokens: int) -> NeuralMemory:
     )
 
 
-def _attention(config: TitansConfig) -> SlidingWindowAttention:
+def _attention(config: StackConfig) -> SlidingWindowAttention:
     return SlidingWindowAttention(
         config.hidden_size,
         config.num_attention_heads,
@@ -45,14 +45,14 @@ def _attention(config: TitansConfig) -> SlidingWindowAttention:
     )
 
 
-def _memory_as_context(config: TitansConfig) -> MemoryAsContext:
+def _memory_as_context(config: StackConfig) -> MemoryAsContext:
     attention = Attention(
         config.hidden_size, config.num_attention_heads, config.num_persistent_tokens, config.rope_theta
     )
     return MemoryAsContext(attention, _memory(config, 0), config.segment_length, config.num_retrieved_tokens)
 
 
-MIXERS: dict[str, Callable[[TitansConfig], Mixer]] = {
+MIXERS: dict[str, Callable[[StackConfig], Mixer]] = {
     "memory": lambda config: _memory(config, config.num_persistent_tokens),
     "attention": _attention,
     "memory_as_context": _memory_as_context,

@@ -1,4 +1,4 @@
-"""Titans models on Hugging Face's base classes: a stack of blocks, and a language-model head."""
+"""The language model: embeddings, the stack of blocks, and a head."""
 
 from __future__ import annotations
 
@@ -6,89 +6,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from titans.layers.attention import Attention
-from titans.layers.feed_forward import SwiGLU
-from titans.layers.memory_as_context import MemoryAsContext
-from titans.layers.mixer import Mixer
-from titans.layers.neural_memory import NeuralMemory
-from titans.layers.projection import ConvolvedProjection
-from titans.models.configuration import VARIANTS, TitansConfig
+from titans.models.configuration import TitansConfig
 from titans.models.memory_state import MemoryState
-from titans.models.mixers import MIXERS
-from titans.models.origin import Origin
-from titans.state import State
+from titans.models.stack import TitansPreTrainedModel, TitansStack
 
 
-class TitansBlock(GradientCheckpointingLayer):
-    """Pre-norm residual block: each of the variant's mixers, then the feed-forward layer."""
-
-    def __init__(self, config: TitansConfig) -> None:
-        super().__init__()
-        self.mixers = nn.ModuleList(MIXERS[name](config) for name in VARIANTS[config.variant])
-        self.mixer_norms = nn.ModuleList(nn.RMSNorm(config.hidden_size, config.rms_norm_eps) for _ in self.mixers)
-        assert config.intermediate_size is not None  # set by the configuration
-        self.feed_forward = SwiGLU(config.hidden_size, config.intermediate_size)
-        self.feed_forward_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-
-    def initial_states(self, batch_size: int) -> list[State]:
-        """Return the states in which the mixers start `batch_size` streams."""
-        return [mixer.initial_state(batch_size) for mixer in self.mixers if isinstance(mixer, Mixer)]
-
-    def forward(self, hidden: Tensor, states: list[State] | None, mask: Tensor | None) -> tuple[Tensor, list[State]]:
-        """Transform `hidden` `[B, N, D]`, continuing from the states of the block's mixers (None: a new stream)."""
-        if states is not None and len(states) != len(self.mixers):
-            raise ValueError(
-                f"the state comes from another configuration: its blocks have {len(states)} mixers, "
-                f"this model's {len(self.mixers)}"
-            )
-        final = []
-        for i, (mixer, norm) in enumerate(zip(self.mixers, self.mixer_norms, strict=True)):
-            y, state = mixer(norm(hidden), None if states is None else states[i], mask)
-            hidden = hidden + y
-            final.append(state)
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden)), final
-
-
-class TitansPreTrainedModel(PreTrainedModel):
-    """Base of the Titans models: configuration, initialisation, and what Hugging Face needs to know."""
-
-    config_class = TitansConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["TitansBlock"]  # noqa: RUF012
-    _is_stateful = True  # a memory cannot take tokens back, so assisted decoding is refused
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, Attention | ConvolvedProjection | MemoryAsContext | NeuralMemory):
-            module.reset_parameters()
-        else:
-            super()._init_weights(module)  # type: ignore[no-untyped-call]
-
-
-class TitansModel(TitansPreTrainedModel):
+class TitansModel(TitansStack):
     """Embeddings, blocks and a final norm.
 
     Args:
         config: the configuration.
     """
 
+    config_class = TitansConfig
+
     def __init__(self, config: TitansConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
-        self.layers = nn.ModuleList(TitansBlock(config) for _ in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.gradient_checkpointing = False
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def initial_state(self, batch_size: int) -> MemoryState:
-        """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
-        layers = [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)]
-        return MemoryState(layers, 0, Origin.of(self))
 
     def forward(
         self,
@@ -120,26 +58,10 @@ class TitansModel(TitansPreTrainedModel):
             ValueError: not exactly one of `input_ids` and `inputs_embeds`, a token outside the vocabulary (checked on
                 the CPU), or a state whose shapes are not those of this configuration and batch.
         """
-        state: Any = cache if cache is not None else past_key_values
         hidden = self._embed(input_ids, inputs_embeds)
-        mask = _token_mask(attention_mask, hidden)
-        if state is not None:
-            if not isinstance(state, MemoryState):
-                raise ValueError(
-                    f"the state is a {type(state).__name__}: expected a MemoryState that this model handed out"
-                )
-            state = state.for_rows(hidden.shape[0], len(self.layers))
-        use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
-        final = []
-        for i, layer in enumerate(self.layers):
-            hidden, layer_state = layer(hidden, None if state is None else state.layers[i], mask)
-            final.append(layer_state)
-        tokens = hidden.shape[1] + (0 if state is None else state.tokens)
-        origin = Origin.of(self, None if state is None else state.origin) if use_cache else None
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden),
-            cache=MemoryState(final, tokens, origin) if use_cache else None,  # type: ignore[arg-type]
-        )
+        state = cache if cache is not None else past_key_values
+        hidden, state = self.read(hidden, state, _token_mask(attention_mask, hidden), use_cache)
+        return BaseModelOutputWithPast(last_hidden_state=hidden, cache=state)  # type: ignore[arg-type]
 
     def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
@@ -181,6 +103,7 @@ class TitansForCausalLM(TitansPreTrainedModel, GenerationMixin):
         config: the configuration.
     """
 
+    config_class = TitansConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: TitansConfig) -> None:

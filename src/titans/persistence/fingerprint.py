@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from titans.models.configuration import TitansConfig
 from titans.models.origin import weights_version
 
 # Fields that no state depends on: the head, the tokenizer's business, and how the weights once came about.
@@ -23,7 +22,6 @@ _IRRELEVANT = {
     "eos_token_id",
     "pad_token_id",
 }
-_FIELDS = [name for name in TitansConfig.__annotations__ if name not in _IRRELEVANT]
 
 # The digest of the weights as of a version: reading gigabytes takes seconds.
 _known: WeakKeyDictionary[nn.Module, tuple[int, str]] = WeakKeyDictionary()
@@ -37,7 +35,7 @@ def base(model: Any) -> nn.Module:
 
 def relevant_config(model: Any) -> dict[str, Any]:
     """Return the fields of a model's configuration that matter to its states."""
-    return {name: getattr(model.config, name) for name in _FIELDS}
+    return {name: getattr(model.config, name) for name in model.config.hints() if name not in _IRRELEVANT}
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titans.models.configuration import TitansConfig
+from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WritePolicy
 from titans.ops import AssociativeMemoryState
@@ -71,7 +71,7 @@ def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
 class _Builder:
     """Builds a state from entries, and remembers which it used."""
 
-    def __init__(self, entries: Entries, config: TitansConfig, cast: bool) -> None:
+    def __init__(self, entries: Entries, config: StackConfig, cast: bool) -> None:
         self.entries, self.cast = entries, cast
         self.used: set[str] = set()
         rows = {x.shape[0] if x.dim() else 0 for x in entries.values() if isinstance(x, Tensor)}

@@ -150,7 +150,7 @@ def _parse_sources(value: object, key: str) -> tuple[Source, ...]:
 def _model_fields() -> tuple[list[str], Mapping[str, Any]]:
     from titans.models.configuration import TitansConfig
 
-    hints = inspect.get_annotations(TitansConfig, eval_str=True)
+    hints = TitansConfig.hints()
     return list(hints), hints
 
 
