@@ -16,7 +16,7 @@ from typing import Any
 
 CONFIGURATIONS = "transformers.models.auto.configuration_auto"
 MODELS = "transformers.models.auto.modeling_auto"
-# What titans.models.modeling imports. Each may be half-way through importing MODELS when that is done, and only
+# What our models import. Each may be half-way through importing MODELS when that is done, and only
 # then, once the last of them is complete, can our models be imported.
 NEEDED = (
     MODELS,
@@ -24,6 +24,7 @@ NEEDED = (
     "transformers.modeling_layers",
     "transformers.modeling_utils",
 )
+OURS = ("titans.models.stack", "titans.models.modeling", "titans.models.forecasting")
 
 
 def install() -> None:
@@ -45,12 +46,18 @@ def register(executed: str = "") -> None:
 
     if CONFIGURATIONS in sys.modules and complete(CONFIGURATIONS):
         configuration = importlib.import_module("titans.models.configuration")
-        sys.modules[CONFIGURATIONS].__dict__["AutoConfig"].register("titans", configuration.TitansConfig, exist_ok=True)
-    if MODELS in sys.modules and all(complete(name) for name in (*NEEDED, "titans.models.modeling")):
+        forecasting = importlib.import_module("titans.models.forecasting_configuration")
+        for config in (configuration.TitansConfig, forecasting.TitansForecastingConfig):
+            sys.modules[CONFIGURATIONS].__dict__["AutoConfig"].register(config.model_type, config, exist_ok=True)
+    if MODELS in sys.modules and all(complete(name) for name in (*NEEDED, *OURS)):
         modeling = importlib.import_module("titans.models.modeling")
         auto = sys.modules[MODELS].__dict__
         auto["AutoModel"].register(modeling.TitansConfig, modeling.TitansModel, exist_ok=True)
         auto["AutoModelForCausalLM"].register(modeling.TitansConfig, modeling.TitansForCausalLM, exist_ok=True)
+        forecasting = importlib.import_module("titans.models.forecasting")
+        auto["AutoModel"].register(
+            forecasting.TitansForecastingConfig, forecasting.TitansForForecasting, exist_ok=True
+        )
 
 
 class _Watcher(MetaPathFinder):
@@ -59,7 +66,7 @@ class _Watcher(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in (CONFIGURATIONS, *NEEDED, "titans.models.modeling"):
+        if fullname not in (CONFIGURATIONS, *NEEDED, *OURS):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:

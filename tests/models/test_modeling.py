@@ -448,7 +448,7 @@ def test_config_survives_json(make_model, variant, tmp_path):
 
 
 def test_without_mixers_each_token_is_on_its_own(make_model):
-    model = make_model({"variant": "none"})
+    model = make_model("none")
     ids = torch.arange(12).view(2, 6)
     whole = model(ids).logits
     first = model(ids[:, :2])

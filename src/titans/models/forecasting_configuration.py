@@ -1,0 +1,104 @@
+"""The configuration of a forecasting model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from titans.models.configuration import StackConfig
+
+TOKENS = ("patch", "variate")
+LOSSES = ("mse", "mae", "huber")
+
+
+class TitansForecastingConfig(StackConfig):
+    """Configuration of `TitansForForecasting`.
+
+    Args:
+        context_length: look-back window L, in time steps. Default 96.
+        horizon: time steps H to forecast. Default 96.
+        num_channels: channels C of a series; decides the shapes of a model that mixes channels only. Default 1.
+        tokens: what a token is: "patch" (some time steps) or "variate" (the whole window of one channel, so that the
+            blocks read one channel after the other). Default "patch".
+        channel_mixing: a patch holds all channels; off: each channel is a sequence of its own, under shared weights.
+            Default: on for variates, which cannot do without, off for patches.
+        patch_length: time steps of a patch. Default 16.
+        patch_stride: time steps from patch to patch. Default 8.
+        normalize: take the window's mean and deviation off each channel and put them back on the forecast
+            (reversible instance norm). Default True.
+        loss: "mse", "mae" or "huber", on the normalised scale of the data; without quantiles. Default "mse".
+        quantiles: levels between 0 and 1 to forecast, trained by the pinball loss; 0.5 must be among them and is the
+            point forecast. Default None: the point alone.
+        num_future_covariates: covariates F known for the window and the horizon. Default 0.
+        num_static_covariates: numbers S known of a series. Default 0.
+        dropout: of the tokens and before the head. Default 0.
+        **kwargs: the fields of `StackConfig`; the variant is "lmm" by default, and the blocks are small.
+
+    Raises:
+        ValueError: a field is out of range or two do not fit together.
+    """
+
+    model_type = "titans_forecasting"
+
+    variant: str = "lmm"
+    hidden_size: int = 32
+    num_hidden_layers: int = 1
+    num_attention_heads: int = 2
+    num_persistent_tokens: int = 4
+    memory_chunk_size: int = 16
+    memory_expansion: int = 2
+    context_length: int = 96
+    horizon: int = 96
+    num_channels: int = 1
+    tokens: str = "patch"
+    channel_mixing: bool | None = None
+    patch_length: int = 16
+    patch_stride: int = 8
+    normalize: bool = True
+    loss: str = "mse"
+    quantiles: list[float] | None = None
+    num_future_covariates: int = 0
+    num_static_covariates: int = 0
+    dropout: float = 0.0
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in derived defaults and refuse what cannot work, before anything is built."""
+        if self.channel_mixing is None:
+            self.channel_mixing = self.tokens == "variate"
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of a window."""
+        if self.tokens == "variate":
+            return self.num_channels
+        return 1 + -(-(self.context_length - self.patch_length) // self.patch_stride)
+
+    def _check_choices(self) -> None:
+        super()._check_choices()
+        for name, allowed in (("tokens", TOKENS), ("loss", LOSSES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(allowed)}")
+
+    def _check_sizes(self) -> None:
+        super()._check_sizes()
+        for name in ("context_length", "horizon", "num_channels", "patch_length", "patch_stride"):
+            self._check_whole(name, 1)
+        for name in ("num_future_covariates", "num_static_covariates"):
+            self._check_whole(name, 0)
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout!r} must be at least 0 and below 1")
+
+    def _check_fit(self, memory_heads: int) -> None:
+        super()._check_fit(memory_heads)
+        if self.tokens == "variate" and not self.channel_mixing:
+            raise ValueError("tokens='variate' mixes channels: leave channel_mixing unset, or choose tokens='patch'")
+        if self.tokens == "patch" and self.patch_length > self.context_length:
+            raise ValueError(
+                f"patch_length={self.patch_length} is longer than the window, context_length={self.context_length}"
+            )
+        if self.quantiles is not None:
+            levels = self.quantiles
+            if not all(isinstance(q, float) and 0 < q < 1 for q in levels) or sorted(set(levels)) != levels:
+                raise ValueError(f"quantiles={levels!r} must rise from above 0 to below 1")
+            if 0.5 not in levels:
+                raise ValueError(f"quantiles={levels!r} must hold 0.5, which is the point forecast")
