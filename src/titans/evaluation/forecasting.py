@@ -78,9 +78,7 @@ def split(rows: int, name: str, protocol: str, context_length: int, frequency: s
     else:
         raise TitansError(f"the protocol is {protocol!r}, expected one of {', '.join(PROTOCOLS)}")
     if train < context_length:
-        raise TitansError(
-            f"the train part of {name} has {train:,} rows, not even a look-back of {context_length:,}"
-        )
+        raise TitansError(f"the train part of {name} has {train:,} rows, not even a look-back of {context_length:,}")
     return Split(range(train), range(train - context_length, validation), range(validation - context_length, test))
 
 
