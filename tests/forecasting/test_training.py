@@ -39,6 +39,12 @@ def test_learns_and_reports_what_it_left():
     assert model.training
 
 
+def test_validates_without_dropout():
+    model = nn.Sequential(nn.Dropout(0.5), dlinear())
+    history = fit(model, TRAIN, VALIDATION, epochs=2, learning_rate=0.01)
+    assert history.validation_mse == pytest.approx(score(model, VALIDATION).mse, rel=1e-6)
+
+
 def test_same_seed_same_weights(same):
     with_dropout = nn.Sequential(nn.Dropout(0.2), dlinear())
     twins = [copy.deepcopy(with_dropout) for _ in range(3)]
