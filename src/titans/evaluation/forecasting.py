@@ -1,0 +1,228 @@
+"""The protocol of long-term forecasting: who is trained on what, in which scale, and what is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from titans.errors import TitansError
+from titans.evaluation.forecasting_result import ForecastingResult, Measurement
+from titans.forecasting.scores import Predict, Scores, score
+from titans.forecasting.windows import Windows
+
+__all__ = [
+    "PROTOCOLS",
+    "Benchmark",
+    "ForecastingResult",
+    "Measurement",
+    "Predict",
+    "Scaler",
+    "Scores",
+    "Split",
+    "prepare",
+    "score",
+    "split",
+]
+
+PROTOCOLS = ("ett", "custom")
+PARTS = ("train", "validation", "test")
+_ETT_HOURS = (8640, 11520, 14400)  # 12, 4 and 4 months of 30 days
+_HOURLY, _QUARTERLY = ("h", "1h", "60min"), ("15min",)  # as pandas spells them
+
+
+class Split(NamedTuple):
+    """The rows of each part; validation and test begin one look-back early, inside the part before them.
+
+    Args:
+        train: rows to train on.
+        validation: rows to choose by.
+        test: rows to report on.
+    """
+
+    train: range
+    validation: range
+    test: range
+
+
+def split(rows: int, name: str, protocol: str, context_length: int, frequency: str | None = None) -> Split:
+    """Say which rows are for what.
+
+    Args:
+        rows: rows of the data set.
+        name: what it is called, as ETTh1 or ETTm1.
+        protocol: "ett": 8,640 hours, 2,880 and 2,880, and nothing of what follows; "custom": 70, 10 and 20 %.
+        context_length: look-back L: the first future of validation and test is the first row that is theirs.
+        frequency: time step as pandas calls it, "h" or "15min". Default: by the name.
+
+    Returns:
+        The rows of each part.
+
+    Raises:
+        TitansError: the protocol is unknown, or "ett" and the data set is too short or of an unknown time step.
+    """
+    if protocol == "ett":
+        per_hour = _rows_per_hour(name, frequency)
+        train, validation, test = (per_hour * hours for hours in _ETT_HOURS)
+        if rows < test:
+            raise TitansError(
+                f"{name} has {rows:,} rows, but the ett protocol needs the first {test:,} of data with "
+                f"{per_hour} an hour: use the custom protocol"
+            )
+    elif protocol == "custom":
+        train, test = int(rows * 0.7), rows
+        validation = rows - int(rows * 0.2)
+    else:
+        raise TitansError(f"the protocol is {protocol!r}, expected one of {', '.join(PROTOCOLS)}")
+    if train < context_length:
+        raise TitansError(f"the train part of {name} has {train:,} rows, not even a look-back of {context_length:,}")
+    return Split(range(train), range(train - context_length, validation), range(validation - context_length, test))
+
+
+def _rows_per_hour(name: str, frequency: str | None) -> int:
+    if frequency in _QUARTERLY or (frequency is None and name.lower().startswith("ettm")):
+        return 4
+    if frequency in _HOURLY or (frequency is None and name.lower().startswith("etth")):
+        return 1
+    step = "a time step nobody gave" if frequency is None else f"a time step of {frequency}"
+    raise TitansError(
+        f"{name} has {step}, but the ett protocol is for hourly (ETTh) and 15-minute (ETTm) data: use the custom "
+        "protocol"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaler:
+    """Shifts and stretches each channel so that the rows it was fitted on have mean 0 and variance 1.
+
+    Args:
+        mean: `[C]`, float64.
+        std: `[C]`, float64: the population's (n, not n - 1, below the line); 1 where a channel is constant.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def fit(cls, values: Tensor) -> Scaler:
+        """Measure the channels.
+
+        Args:
+            values: `[T, C]`, finite.
+
+        Returns:
+            The scaler.
+        """
+        values = values.double()
+        constant = values.amax(0) == values.amin(0)  # whose deviation is seldom exactly 0
+        return cls(values.mean(0), torch.where(constant, 1.0, values.std(0, correction=0)))
+
+    def scale(self, values: Tensor) -> Tensor:
+        """Return `[..., C]` in scaled space, float64."""
+        return (values - self.mean) / self.std
+
+    def unscale(self, values: Tensor) -> Tensor:
+        """Return `[..., C]` in the units of the data, float64."""
+        return values * self.std + self.mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """A data set made ready by a protocol.
+
+    Args:
+        name: what it is called.
+        protocol: one of `PROTOCOLS`.
+        context_length: look-back L.
+        horizons: the horizons asked for.
+        split: the rows of each part.
+        scaler: fitted on the train part.
+        values: all rows in scaled space, `[T, C]`, float32.
+    """
+
+    name: str
+    protocol: str
+    context_length: int
+    horizons: tuple[int, ...]
+    split: Split
+    scaler: Scaler
+    values: Tensor
+
+    def windows(self, part: str, horizon: int) -> Windows:
+        """Return the windows of a part, all of them.
+
+        Args:
+            part: "train", "validation" or "test".
+            horizon: steps to forecast.
+
+        Returns:
+            The windows, in scaled space.
+
+        Raises:
+            TitansError: the part is shorter than one window.
+        """
+        rows = getattr(self.split, part)
+        if len(rows) < self.context_length + horizon:
+            raise TitansError(
+                f"the {part} part of {self.name} has {len(rows):,} rows, but a look-back of {self.context_length:,} "
+                f"and a horizon of {horizon:,} need {self.context_length + horizon:,}: use a longer data set, or a "
+                "shorter look-back or horizon"
+            )
+        return Windows(self.values[rows.start : rows.stop], self.context_length, horizon)
+
+    def describe(self) -> str:
+        """Say in one line what is measured how, so that numbers can be compared."""
+        parts = ", ".join(f"{part} [{rows.start}, {rows.stop})" for part, rows in self.split._asdict().items())
+        counts = ", ".join(f"{len(self.windows('test', h)):,} at horizon {h}" for h in self.horizons)
+        return (
+            f"{self.name}, protocol {self.protocol}: rows {parts}, look-backs included; look-back "
+            f"{self.context_length}; each channel scaled by mean and deviation of the train part; MSE and MAE in "
+            f"scaled space over all test windows ({counts}), steps and channels"
+        )
+
+
+def prepare(
+    values: Any,
+    name: str,
+    protocol: str = "custom",
+    *,
+    context_length: int = 96,
+    horizons: Sequence[int] = (96, 192, 336, 720),
+    frequency: str | None = None,
+) -> Benchmark:
+    """Split and scale a data set as a protocol says.
+
+    Args:
+        values: the data, `[T, C]`: an array or tensor of finite numbers.
+        name: what it is called; under "ett" it tells the time step where `frequency` does not.
+        protocol: "ett" or "custom", see `split`. Default "custom".
+        context_length: look-back L. Default 96.
+        horizons: steps to forecast, one measurement each. Default 96, 192, 336, 720.
+        frequency: time step as pandas calls it. Default: by the name.
+
+    Returns:
+        The data set, ready.
+
+    Raises:
+        TitansError: the values are no finite `[T, C]`, a horizon is none, or the data set is too short.
+    """
+    series = torch.as_tensor(values, dtype=torch.float64)
+    if series.dim() != 2 or not series.shape[1]:
+        raise TitansError(f"{name} has the shape {tuple(series.shape)}, expected [rows, channels]")
+    missing = int((~series.isfinite()).sum())
+    if missing:
+        raise TitansError(f"{name} has {missing:,} values that are not finite numbers: fill them in first")
+    if context_length < 1:
+        raise TitansError(f"the look-back is {context_length}, expected at least 1")
+    if not horizons or min(horizons) < 1 or len(set(horizons)) < len(horizons):
+        raise TitansError(f"the horizons are {list(horizons)}, expected different numbers of at least 1, as 96, 192")
+    rows = split(len(series), name, protocol, context_length, frequency)
+    scaler = Scaler.fit(series[rows.train.start : rows.train.stop])
+    scaled = scaler.scale(series).float()
+    benchmark = Benchmark(name, protocol, context_length, tuple(horizons), rows, scaler, scaled)
+    for part in PARTS:
+        benchmark.windows(part, max(horizons))  # too short is known before anything is trained
+    return benchmark

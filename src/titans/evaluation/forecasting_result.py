@@ -1,0 +1,181 @@
+"""What an evaluation of forecasts measured: a table of scores, kept as JSON and a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from titans import disk
+
+FILE, PLOT = "forecasting.json", "forecasting.png"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """The errors of one model, trained once, at one horizon.
+
+    Args:
+        model: its name.
+        horizon: steps forecast.
+        seed: of its training; None for what is not trained.
+        mse: mean squared error in scaled space.
+        mae: mean absolute error in scaled space.
+        windows: how many windows were forecast.
+    """
+
+    model: str
+    horizon: int
+    seed: int | None
+    mse: float
+    mae: float
+    windows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """Measurements put together.
+
+    Args:
+        mse: mean of the mean squared errors.
+        mae: mean of the mean absolute errors.
+        mse_deviation: standard deviation of the first over the seeds (n - 1); 0 with one seed.
+        mae_deviation: of the second.
+        seeds: how many measurements; the fewest of any horizon in a mean over horizons.
+    """
+
+    mse: float
+    mae: float
+    mse_deviation: float
+    mae_deviation: float
+    seeds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastingResult:
+    """The scores of models on one data set.
+
+    Args:
+        dataset: its name.
+        protocol: one of `titans.evaluation.forecasting.PROTOCOLS`.
+        context_length: look-back.
+        description: what was measured how, one line (`Benchmark.describe`).
+        measurements: one for each model, horizon and seed.
+        deviations: what was done in another way than the protocol says. Default: nothing.
+    """
+
+    dataset: str
+    protocol: str
+    context_length: int
+    description: str
+    measurements: tuple[Measurement, ...]
+    deviations: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models, in the order of their first measurement."""
+        return tuple(dict.fromkeys(m.model for m in self.measurements))
+
+    @property
+    def horizons(self) -> tuple[int, ...]:
+        """The horizons, ascending."""
+        return tuple(sorted({m.horizon for m in self.measurements}))
+
+    def describe(self) -> str:
+        """Say in one line what was measured how, and what deviates from the protocol."""
+        return f"{self.description}; deviations: {'; '.join(self.deviations) or 'none'}"
+
+    def mean(self, model: str, horizon: int | None = None) -> Mean | None:
+        """Put the measurements of a model together.
+
+        Args:
+            model: its name.
+            horizon: average over the seeds at this one. Default: over all horizons, each with the same weight.
+
+        Returns:
+            The mean; None where the horizon, or any of them, was not measured: a mean over fewer of them could
+            not be compared.
+        """
+        if horizon is not None:
+            found = [m for m in self.measurements if (m.model, m.horizon) == (model, horizon)]
+            return _mean([m.mse for m in found], [m.mae for m in found]) if found else None
+        each = [mean for h in self.horizons if (mean := self.mean(model, h)) is not None]
+        if not each or len(each) < len(self.horizons):
+            return None
+        return Mean(
+            statistics.fmean(mean.mse for mean in each),
+            statistics.fmean(mean.mae for mean in each),
+            *self._deviations_over_seeds(model),
+            min(mean.seeds for mean in each),
+        )
+
+    def _deviations_over_seeds(self, model: str) -> tuple[float, float]:
+        """How the means over all horizons spread, over the seeds that have every horizon."""
+        by_seed: dict[int | None, list[Measurement]] = {}
+        for m in self.measurements:
+            if m.model == model:
+                by_seed.setdefault(m.seed, []).append(m)
+        whole = [found for found in by_seed.values() if len(found) == len(self.horizons)]
+        mses = [statistics.fmean(m.mse for m in found) for found in whole]
+        maes = [statistics.fmean(m.mae for m in found) for found in whole]
+        return _deviation(mses), _deviation(maes)
+
+    def save(self, folder: Path) -> None:
+        """Write `forecasting.json` and the plot `forecasting.png`, each whole or not at all.
+
+        Args:
+            folder: made if it does not exist.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        disk.replace(folder / FILE, (json.dumps(self._as_json(), indent=1, allow_nan=False) + "\n").encode())
+        disk.replace(folder / PLOT, _plot(self))
+
+    def _as_json(self) -> dict[str, Any]:
+        means = {
+            model: {
+                "all horizons" if horizon is None else str(horizon): mean and dataclasses.asdict(mean)
+                for horizon in (*self.horizons, None)
+                for mean in [self.mean(model, horizon)]
+            }
+            for model in self.models
+        }
+        return {**dataclasses.asdict(self), "description": self.describe(), "means": means}
+
+
+def _mean(mses: list[float], maes: list[float]) -> Mean:
+    return Mean(statistics.fmean(mses), statistics.fmean(maes), _deviation(mses), _deviation(maes), len(mses))
+
+
+def _deviation(numbers: list[float]) -> float:
+    return statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def _plot(result: ForecastingResult) -> bytes:
+    """Draw the errors as bars, the horizons side by side and in each the models; whiskers: one deviation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    groups = [*result.horizons, None] if len(result.horizons) > 1 else list(result.horizons)
+    width = 0.8 / len(result.models)
+    for axes, error in zip(figure.subplots(1, 2), ("mse", "mae"), strict=True):
+        for place, model in enumerate(result.models):
+            means = [result.mean(model, horizon) for horizon in groups]
+            axes.bar(
+                [group + (place - (len(result.models) - 1) / 2) * width for group in range(len(groups))],
+                [math.nan if mean is None else getattr(mean, error) for mean in means],
+                width,
+                yerr=[0 if mean is None else getattr(mean, f"{error}_deviation") for mean in means],
+                label=model,
+            )
+        axes.set_xticks(range(len(groups)), ["mean" if horizon is None else str(horizon) for horizon in groups])
+        axes.set(xlabel="horizon, steps", ylabel=f"{error.upper()} in scaled space")
+        axes.grid(axis="y", alpha=0.3)
+    figure.suptitle(f"{result.dataset}, protocol {result.protocol}, look-back {result.context_length}")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()

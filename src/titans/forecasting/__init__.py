@@ -1,0 +1,1 @@
+"""Forecasting: from series of numbers to their next values."""

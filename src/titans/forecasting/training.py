@@ -1,0 +1,268 @@
+"""Training of forecasting models as the field does it: Adam, a falling rate, and the best weights on validation."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, Protocol, get_args
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from titans.errors import TitansError
+from titans.forecasting.scores import Errors
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From forecasts and futures, `[B, H, C]`, to a number to make small."""
+Step = Callable[..., tuple[Tensor, Tensor]]
+"""`step(model, past, future, ...)`: the forecasts `[B, H, C]` and the loss; dots: what else the batches hold."""
+Decay = Literal["halve", "cosine"]
+
+
+class Batches(Protocol):
+    """What can be trained on: `titans.forecasting.windows.Windows`, or anything that cuts out batches like it."""
+
+    def __len__(self) -> int:
+        """How many windows there are."""
+        ...
+
+    def batch(self, index: Tensor, /) -> tuple[Tensor, ...]:
+        """Return past `[B, L, C]`, future `[B, H, C]`, and whatever else a step is to be given."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """One pass over the training windows.
+
+    Args:
+        training_loss: mean loss of its batches while the weights changed.
+        validation_mse: mean squared error afterwards, over all validation windows.
+        learning_rate: at its start.
+        seconds: since training began.
+    """
+
+    training_loss: float
+    validation_mse: float
+    learning_rate: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What a training did.
+
+    Args:
+        epochs: its epochs, the last perhaps cut short.
+        stopped: by what: "epochs", all were done; "patience"; "seconds".
+    """
+
+    epochs: tuple[Epoch, ...]
+    stopped: str
+
+    @property
+    def best(self) -> int:
+        """Which epoch's weights the model was left with, from 0."""
+        return min(range(len(self.epochs)), key=lambda number: self.epochs[number].validation_mse)
+
+    @property
+    def validation_mse(self) -> float:
+        """The mean squared error of the model as it was left."""
+        return self.epochs[self.best].validation_mse
+
+
+def fit(
+    model: nn.Module,
+    train: Batches,
+    validation: Batches,
+    *,
+    loss: Loss = F.mse_loss,
+    step: Step | None = None,
+    epochs: int = 10,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
+    decay: Decay = "halve",
+    patience: int = 3,
+    weight_decay: float = 0.0,
+    clip: float | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> History:
+    """Train a model, and leave it with the weights that forecast the validation windows best.
+
+    The same seed gives the same weights on the same machine, unless `seconds` ends the training.
+
+    Args:
+        model: from pasts `[B, L, C]` to forecasts `[B, H, C]`; it is moved to the GPU if there is one, and stays.
+        train: windows to train on, all of them in each epoch, in a new order.
+        validation: windows to choose by.
+        loss: from forecasts and futures to a scalar. Default: mean squared error.
+        step: what to do with a batch in place of calling the model and `loss`, for a model with a loss of its own:
+            `step(model, past, future)` returns its forecasts and its loss.
+        epochs: passes over the training windows. Default 10.
+        batch_size: windows of one step. Default 32.
+        learning_rate: of Adam, at the start. Default 1e-4.
+        decay: "halve": half the rate in each epoch after the first; "cosine": down to 0, step by step.
+        patience: give up after so many epochs without a better validation error. Default 3.
+        weight_decay: decoupled, as in AdamW. Default 0.
+        clip: largest norm of the gradient. Default: any.
+        seed: of the order and of dropout; the weights a model begins with are its maker's. Default 0.
+        seconds: end after so long: no step begins that would leave no time to validate as long as the last time.
+            The rates fall as if there were time for all epochs. Default: no limit.
+        progress: called after each step with the share done, 0 to 1, and a line. Default: nothing.
+
+    Returns:
+        The losses.
+
+    Raises:
+        TitansError: a setting is out of range, or training diverges.
+    """
+    time_limit = math.inf if seconds is None else seconds
+    _check(epochs=epochs, batch_size=batch_size, patience=patience, learning_rate=learning_rate, seconds=time_limit)
+    schedule, clock = _Schedule(learning_rate, decay, epochs, math.ceil(len(train) / batch_size)), _Clock(time_limit)
+    job = _Job(model, step or _plain_step(loss), schedule, clock, weight_decay, clip, progress)
+    history, best, was_training = History((), "epochs"), {}, model.training
+    with _seeded(seed, job.accelerator.device):
+        for number in range(epochs):
+            training_loss = job.train(train, batch_size, _line(history))
+            mse = job.validate(validation, batch_size)
+            if not math.isfinite(training_loss + mse):
+                raise TitansError(
+                    f"training diverged in epoch {number + 1}: the loss is {training_loss:.4g} and the validation "
+                    f"error {mse:.4g}; lower the learning rate, which is {learning_rate:g}"
+                )
+            epoch = Epoch(training_loss, mse, schedule.rate(number * schedule.steps), clock.elapsed())
+            history = History((*history.epochs, epoch), "epochs")
+            if history.best == number:
+                best = copy.deepcopy(model.state_dict())
+            reason = "patience" if number - history.best >= patience else "seconds" if clock.is_over() else None
+            if reason is not None and number < epochs - 1:
+                history = History(history.epochs, reason)
+                break
+    model.load_state_dict(best)
+    model.train(was_training)
+    return history
+
+
+class _Schedule:
+    """The learning rate of each step."""
+
+    def __init__(self, learning_rate: float, decay: str, epochs: int, steps: int) -> None:
+        if decay not in get_args(Decay):
+            raise TitansError(f"decay is {decay!r}, expected one of {', '.join(get_args(Decay))}")
+        self.learning_rate, self.decay, self.epochs, self.steps = learning_rate, decay, epochs, steps
+
+    def rate(self, done: int) -> float:
+        """The learning rate after so many steps."""
+        if self.decay == "halve":
+            return self.learning_rate * 0.5 ** (done // self.steps)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * self.share(done)))
+
+    def share(self, done: int) -> float:
+        """How much of the training so many steps are."""
+        return done / (self.epochs * self.steps)
+
+
+class _Clock:
+    """Knows when training must stop for its validation to end in time, as far as the last one tells."""
+
+    def __init__(self, seconds: float) -> None:
+        self.start, self.seconds, self.validation = time.monotonic(), seconds, 0.0
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.start
+
+    def is_over(self) -> bool:
+        return self.elapsed() + self.validation >= self.seconds
+
+    def share(self) -> float:
+        return min(self.elapsed() / self.seconds, 1.0)
+
+
+class _Job:
+    """A model and its optimizer on their device, and how far they are."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        step: Step,
+        schedule: _Schedule,
+        clock: _Clock,
+        weight_decay: float,
+        clip: float | None,
+        progress: Callable[[float, str], None] | None,
+    ) -> None:
+        self.accelerator = Accelerator()
+        optimizer = torch.optim.AdamW(model.parameters(), schedule.learning_rate, weight_decay=weight_decay)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.step, self.schedule, self.clock, self.clip, self.progress = step, schedule, clock, clip, progress
+        self.done = 0
+
+    def train(self, windows: Batches, batch_size: int, line: str) -> float:
+        """Take the steps of an epoch, or as many as there is time for, at least one; return their mean loss."""
+        self.model.train()
+        losses = []
+        for index in torch.randperm(len(windows)).split(batch_size):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.schedule.rate(self.done)
+            _, loss = self.step(self.model, *self._batch(windows, index))
+            self.optimizer.zero_grad()
+            self.accelerator.backward(loss)
+            if self.clip is not None:
+                self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+            losses.append(loss.detach())  # read once, at the end: reading waits for a GPU
+            self.done += 1
+            if self.progress is not None:
+                self.progress(max(self.schedule.share(self.done), self.clock.share()), line)
+            if self.clock.is_over():
+                break
+        return float(torch.stack(losses).double().mean())
+
+    def validate(self, windows: Batches, batch_size: int) -> float:
+        """Return the mean squared error over all windows."""
+        start, errors = self.clock.elapsed(), Errors()
+        self.model.eval()
+        with torch.no_grad():
+            for index in torch.arange(len(windows)).split(batch_size):
+                batch = self._batch(windows, index)
+                errors.add(self.step(self.model, *batch)[0], batch[1])
+        self.clock.validation = self.clock.elapsed() - start
+        return errors.scores().mse
+
+    def _batch(self, windows: Batches, index: Tensor) -> list[Tensor]:
+        return [tensor.to(self.accelerator.device) for tensor in windows.batch(index)]
+
+
+def _plain_step(loss: Loss) -> Step:
+    def step(model: nn.Module, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
+        prediction = model(past)
+        return prediction, loss(prediction, future)
+
+    return step
+
+
+def _line(history: History) -> str:
+    epoch = f"epoch {len(history.epochs) + 1}"
+    return f"{epoch}, validation MSE {history.validation_mse:.4f}" if history.epochs else epoch
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed what draws at random inside, and leave the generators outside as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda"):
+        torch.manual_seed(seed)
+        yield
+
+
+def _check(**settings: float) -> None:
+    for name, value in settings.items():
+        if not value > 0:
+            raise TitansError(f"{name} is {value}, expected more than 0")
