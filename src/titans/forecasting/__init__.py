@@ -1,0 +1,1 @@
+"""Forecasting: long time series in, a forecast out."""
