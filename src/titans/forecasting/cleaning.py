@@ -15,14 +15,17 @@ LIMIT = 1e30
 """Larger numbers are refused: their squares and sums leave float32, which models compute in."""
 
 Floats = npt.NDArray[np.float64]
+_THOUSANDS = "separators of thousands"
 _NAMED = 5  # columns that a sentence names before it counts the others
 
 
-def to_numbers(column: pd.Series) -> tuple[Floats, list[str]] | None:
+def to_numbers(column: pd.Series, decimal: str = ".") -> tuple[Floats, list[str]] | None:
     """Read a column as numbers; what is missing or unreadable becomes NaN.
 
     Args:
         column: numbers, truth values (as 0 and 1), or text.
+        decimal: the sign of decimals in text, a point or a comma. Commas are read otherwise where no number of the
+            column fits, as separators of thousands or as decimals. Default a point.
 
     Returns:
         The numbers `[n]` and what was done; None where less than nine in ten of the entries are numbers.
@@ -33,16 +36,10 @@ def to_numbers(column: pd.Series) -> tuple[Floats, list[str]] | None:
     if pd.api.types.infer_dtype(given) not in ("string", "mixed", "mixed-integer", "decimal", "integer", "floating"):
         return None if len(given) else (np.full(len(column), np.nan), [])
     text = given.astype(str).str.strip()
-    numbers, notes = _to_floats(text), []
-    if numbers.isna().any() and text.str.contains(",").any():
-        for pattern, comma, meaning in (
-            (r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?", "", "separators of thousands"),
-            (r"[+-]?\d*,\d+", ".", "decimal points"),
-        ):
-            if text[text.str.contains(",")].str.fullmatch(pattern).all():
-                numbers = _to_floats(text.str.replace(",", comma))
-                notes = [f'commas in "{column.name}" were read as {meaning}']
-                break
+    numbers, notes = _to_floats(text), list[str]()
+    if numbers.isna().any() and (meaning := _meaning_of_commas(text, decimal)):
+        notes = [f'commas in "{column.name}" were read as {meaning}'] if decimal == "." else []
+        numbers = _to_floats(text.str.replace(",", "") if meaning == _THOUSANDS else _with_points(text))
     if numbers.notna().mean() < MOSTLY:
         return None
     if unreadable := int(numbers.isna().sum()):
@@ -124,6 +121,23 @@ def fill(values: Floats) -> Floats:
         known = ~np.isnan(values[:, column])
         filled[~known, column] = np.interp(steps[~known], steps[known], values[known, column])
     return filled
+
+
+def _meaning_of_commas(text: pd.Series, decimal: str) -> str | None:
+    """What commas within numbers stand for, if all agree."""
+    with_comma = text[text.str.contains(r"\d*,\d")]
+    if decimal == "." and len(with_comma) and with_comma.str.fullmatch(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?").all():
+        return _THOUSANDS
+    decimals = with_comma.str.fullmatch(r"[+-]?(?:\d*|\d{1,3}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?")
+    return "decimal points" if len(with_comma) and decimals.all() else None
+
+
+def _with_points(text: pd.Series) -> pd.Series:
+    """Write decimal commas as points, and leave out the points that then separate thousands, as in 1.234,5."""
+    if text.str.contains(r"\.\d{3},").any():
+        grouped = text.str.fullmatch(r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?")
+        text = text.where(~grouped, text.str.replace(".", "", regex=False))
+    return text.str.replace(",", ".", regex=False)
 
 
 def _to_floats(text: pd.Series) -> pd.Series:

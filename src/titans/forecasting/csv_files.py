@@ -31,7 +31,7 @@ _SAMPLE_LINES, _SAMPLE_CHARACTERS = 100, 1 << 20
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
-def read_cells(path: Path, notes: list[str]) -> pd.DataFrame:
+def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
     """Read a CSV file, compressed by gzip or not.
 
     Args:
@@ -40,7 +40,7 @@ def read_cells(path: Path, notes: list[str]) -> pd.DataFrame:
 
     Returns:
         The cells: columns with unique names, of numbers where all cells are numbers or empty, otherwise of text. A
-        column unique_id is always text.
+        column unique_id is always text. And the sign of decimals, a point or a comma.
 
     Raises:
         TitansError: the file cannot be read, is binary, is empty, has no header line or no rows, or its lines differ
@@ -62,7 +62,7 @@ def read_cells(path: Path, notes: list[str]) -> pd.DataFrame:
     frame = _parse(source, names, separator, decimal, reader.line_num)
     if frame.empty:
         raise TitansError("there is a header line but no row of data: expected one row for each time stamp")
-    return frame
+    return frame, decimal
 
 
 def _bytes(path: Path) -> bytes:
@@ -128,8 +128,8 @@ def _layout(text: str) -> tuple[str, list[str]]:
     longer = [len(line) for line in lines[1:] if len(line) > width]
     if len(longer) > len(lines) / 2:
         raise TitansError(
-            f"has {width} column names but {longer[0]} cells in most lines: name every column; if numbers have decimal "
-            "commas, separate the columns by semicolons"
+            f"the file has {width} column names but {longer[0]} cells in most lines: name every column; if numbers "
+            "have decimal commas, separate the columns by semicolons"
         )
     return separator, header
 

@@ -21,7 +21,6 @@ from titans.forecasting.cleaning import (
     per_column,
     spread,
     to_numbers,
-    was_were,
     without_infinite,
 )
 from titans.forecasting.csv_files import read_cells
@@ -38,6 +37,7 @@ from titans.forecasting.long_frames import (
     read_rows,
     regular,
     sort_rows,
+    time_notes,
 )
 from titans.forecasting.times import find_time_column
 
@@ -87,14 +87,17 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
     """
     path, notes = Path(path), list[str]()
     with _about(path):
-        cells = read_cells(path, notes)
-        if time_column is None and (names := long_columns(list(cells.columns))):
+        cells, decimal = read_cells(path, notes)
+        if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
             return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
         time_names, times = find_time_column(cells, time_column, notes)
         columns, left_out = {}, []
         for name in cells.columns.drop(time_names):
-            if (numbers := to_numbers(cells[name])) is None:
+            if (numbers := to_numbers(cells[name], decimal)) is None:
                 left_out.append(f'{name} ("{cells[name].dropna().iloc[0]}")')
+                continue
+            if name == "column 1" and np.array_equal(numbers[0], np.arange(len(cells))):
+                notes.append("the first column, without a name, numbers the rows and was left out")
                 continue
             columns[name], remarks = numbers
             notes += remarks
@@ -102,9 +105,7 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
             notes.append(f"{counted(len(left_out), 'column')} without numbers left out: {listed(left_out)}")
         if not columns:
             raise TitansError(f'there is no column of numbers beside the time "{time_names[0]}": expected at least one')
-        if dropped := int((~times.known).sum()):
-            notes.append(f"{counted(dropped, 'row')} without a time {was_were(dropped)} left out")
-        notes += times.notes
+        notes += time_notes(times)
         values = np.stack(list(columns.values()), 1)[times.known]
         return _table(times.index, values, list(columns), notes)
 
@@ -169,13 +170,13 @@ def _from_rows(rows: Rows, notes: list[str]) -> Table:
 def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) -> Table:
     """Clean rows `[n, C]`."""
     values = without_infinite(values, names, notes)
-    empty = np.isnan(values).all(axis=0).tolist()
-    if all(empty):
+    empty = np.logical_and.reduce(np.isnan(values))
+    if empty.all():
         raise TitansError("no column holds a number: expected at least one number beside the times")
-    if any(empty):
+    if empty.any():
         left_out = [name for name, without in zip(names, empty, strict=True) if without]
         notes.append(f"{counted(len(left_out), 'empty column')} left out: {listed(left_out)}")
-        names, values = [name for name in names if name not in left_out], values[:, ~np.array(empty)]
+        names, values = [name for name in names if name not in left_out], values[:, ~empty]
     order = sort_rows(times, np.zeros(len(times), np.int64), notes)
     times, values = times[order], values[order]
     if (steps := len(times.unique())) < MINIMUM_STEPS:

@@ -203,7 +203,8 @@ def _alias(step: int, unit: Any, *, days: bool) -> str:
 def _usual_distance(stamps: pd.Index) -> str:
     if not isinstance(stamps, pd.DatetimeIndex):
         return f"{np.median(np.diff(stamps.to_numpy())):g}"
-    return str(pd.Timedelta(np.timedelta64(int(np.median(np.diff(stamps.asi8))), stamps.unit)))
+    usual: Any = np.timedelta64(int(np.median(np.diff(stamps.asi8))), stamps.unit)
+    return str(pd.Timedelta(usual)).removeprefix("0 days ")
 
 
 def _fixed_step(frequency: str | int, stamps: pd.Index) -> int | None:

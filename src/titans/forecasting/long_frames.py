@@ -20,7 +20,7 @@ from titans.forecasting.cleaning import (
     without_infinite,
 )
 from titans.forecasting.grid import Grid, Integers, check_frequency, find_frequency, lay
-from titans.forecasting.times import parse_times
+from titans.forecasting.times import Times, parse_times
 
 ID, TIME, TARGET = "unique_id", "ds", "y"
 _VOTERS = 20  # of many series, the longest decide on the frequency
@@ -144,9 +144,7 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False)
     if times is None or (times.unreadable is not None and not text_file):
         example = times.unreadable if times else next(iter(frame[TIME].dropna().astype(str)), "nothing")
         raise TitansError(f'the column "ds" holds {example!r}, which is no time: expected dates or whole numbers')
-    notes += times.notes
-    if dropped := int((~times.known).sum()):
-        notes.append(f"{counted(dropped, 'row')} without a time {was_were(dropped)} left out")
+    notes += time_notes(times)
     frame = frame.loc[times.known]
     columns, left_out = {}, []
     for name in frame.columns.drop([ID, TIME]):
@@ -164,6 +162,15 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False)
     values = without_infinite(np.stack([columns[name] for name in names], 1), names, notes)
     codes, ids = pd.factorize(frame[ID])
     return Rows(list(ids), codes.astype(np.int64), times.index, values, names[1:])
+
+
+def time_notes(times: Times) -> list[str]:
+    """Say how times were read, and how many rows have none."""
+    dropped = int((~times.known).sum())
+    if not dropped:
+        return list(times.notes)
+    such = "" if times.unreadable is None else f' (such as "{times.unreadable}")'
+    return [*times.notes, f"{counted(dropped, 'row')} without a time{such} {was_were(dropped)} left out"]
 
 
 def long_columns(names: list[str]) -> dict[str, str] | None:

@@ -94,14 +94,14 @@ def find_time_column(frame: pd.DataFrame, wanted: str | None, notes: list[str]) 
         if name is None:
             raise TitansError(f'there is no column "{wanted}": expected one of {_listing(names)}')
         if (times := parse_times(frame[name], text_file=True)) is None:
-            example = frame[name].dropna().head(1).astype(str).tolist() or ["nothing"]
-            raise TitansError(f'the column "{name}" holds no time (but {example[0]}): expected dates or whole numbers')
+            raise _no_time(frame[name])
         return [name], times
     date, clock = _named(names, "date"), _named(names, "time")
     if date and clock and (times := _date_and_clock(frame[date], frame[clock])):
         notes.append(f'the time is put together from the columns "{date}" and "{clock}"')
         return [date, clock], times
-    for name in filter(None, (_named(names, usual) for usual in NAMES)):
+    usual = [name for name in (_named(names, usual) for usual in NAMES) if name]
+    for name in usual:
         if times := parse_times(frame[name], text_file=True):
             return [name], times
     for name in names:
@@ -111,9 +111,21 @@ def find_time_column(frame: pd.DataFrame, wanted: str | None, notes: list[str]) 
     if (times := parse_times(frame[names[0]], text_file=True)) and times.known.all() and _ascending(times.index):
         notes.append(f'the column "{names[0]}" was taken as the time')
         return [names[0]], times
+    if usual:
+        raise _no_time(frame[usual[0]])
     raise TitansError(
         f"there is no time column among {_listing(names)}: expected dates, or whole numbers that ascend in the first "
         "column; name the time column"
+    )
+
+
+def _no_time(column: pd.Series) -> TitansError:
+    texts = column.dropna().astype(str)
+    unreadable = texts[pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True).isna()]
+    example = next(iter([*unreadable.head(1), *texts.head(1)]), "nothing")
+    return TitansError(
+        f'the column "{column.name}" is no time (it holds "{example}"): expected dates, or whole numbers, in nine of '
+        "ten rows; correct it, or name another time column"
     )
 
 
@@ -135,13 +147,11 @@ def _numbers(given: pd.Series, known: npt.NDArray[np.bool_], text_file: bool) ->
 
 
 def _texts(texts: pd.Series, known: npt.NDArray[np.bool_]) -> Times | None:
+    texts = texts.str.replace(r" ?(?:UTC|GMT)$", "Z", regex=True)
     if texts.str.contains(_OFFSET).any():
         parsed = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True)
-        notes = (
-            ("times with a UTC offset were converted to UTC",)
-            if not texts.str.contains(r"(?:Z|[+-]00:?00)$").all()
-            else ()
-        )
+        in_utc = texts.str.contains(r"(?:Z|[+-]00:?00)$").all()
+        notes = () if in_utc else ("times with a UTC offset were converted to UTC",)
         return _times(texts, parsed, known, notes)
     parsed = pd.to_datetime(texts, format="ISO8601", errors="coerce")
     if parsed.notna().mean() >= MOSTLY:
@@ -153,7 +163,8 @@ def _texts(texts: pd.Series, known: npt.NDArray[np.bool_]) -> Times | None:
         return None
     most = max(reading.notna().sum() for reading in readings.values())
     best = {form: reading for form, reading in readings.items() if reading.notna().sum() == most}
-    form = next((form for form in best if len(best) > 1 and _regular(best[form])), next(iter(best)))
+    forms = sorted(best, key=lambda form: form.startswith("%m") and texts.str.contains(r"^\d+\.\d").all())  # 31.7.2016
+    form = next((form for form in forms if len(forms) > 1 and _regular(best[form])), forms[0])
     notes = ()
     if any(not best[other].equals(best[form]) for other in best):
         order = "month/day" if form.startswith("%m") else "day/month"
