@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,7 +60,10 @@ def lay(stamps: pd.Index, frequency: str | int) -> Grid:
         TitansError: the stamps do not lie on such a grid, or leave most of it empty.
     """
     step = _fixed_step(frequency, stamps)
-    return _lay_calendar(stamps, str(frequency)) if step is None else _lay_fixed(stamps, step, frequency)
+    grid = _lay_calendar(stamps, str(frequency)) if step is None else _lay_fixed(stamps, step, frequency)
+    if grid.moved and _distinct(grid.place) < MOSTLY * _distinct(_numbers(stamps)):
+        raise TitansError(f"the time stamps are closer together than the frequency {frequency}: aggregate them first")
+    return grid
 
 
 def find_frequency(stamps: pd.Index) -> str | int:
@@ -120,7 +124,7 @@ def check_frequency(frequency: str | int) -> None:
             raise TitansError(f"the frequency of whole-number time must be at least 1, not {frequency}")
         return
     try:
-        positive = pd.tseries.frequencies.to_offset(frequency).n > 0
+        positive = _offset(frequency).n > 0
     except (ValueError, TypeError, AttributeError):
         positive = False
     if not positive:
@@ -130,7 +134,7 @@ def check_frequency(frequency: str | int) -> None:
 def _candidates(stamps: pd.Index) -> Iterator[str | int]:
     """Steps to try, the best first."""
     if not isinstance(stamps, pd.DatetimeIndex):
-        distances = np.diff(stamps.to_numpy().astype(np.int64))
+        distances = np.diff(_numbers(stamps))
         steps = (_mode(distances), round(_refined(distances)), np.gcd.reduce(distances))
         yield from dict.fromkeys(int(step) for step in steps)
         return
@@ -216,7 +220,7 @@ def _fixed_step(frequency: str | int, stamps: pd.Index) -> int | None:
         raise TitansError(f"the frequency {frequency!r} does not fit the time stamps: they are {kind}")
     if isinstance(frequency, int):
         return frequency
-    offset = pd.tseries.frequencies.to_offset(frequency)
+    offset = _offset(frequency)
     if isinstance(offset, pd.offsets.Day):
         return int(offset.n) * _ticks("1D", stamps)
     return _ticks(offset, stamps) if isinstance(offset, pd.offsets.Tick) else None
@@ -224,11 +228,11 @@ def _fixed_step(frequency: str | int, stamps: pd.Index) -> int | None:
 
 def _lay_fixed(stamps: pd.Index, step: int, frequency: str | int) -> Grid:
     if not isinstance(stamps, pd.DatetimeIndex):
-        numbers = stamps.to_numpy().astype(np.int64)
+        numbers = _numbers(stamps)
         origin, place = _places(numbers, step, frequency, [step])
         times = pd.RangeIndex(origin, origin + (int(place[-1]) + 1) * step, step, name=stamps.name)
         return Grid(times, place, int((times.to_numpy()[place] != numbers).sum()))
-    days = isinstance(pd.tseries.frequencies.to_offset(frequency), pd.offsets.Day)
+    days = isinstance(_offset(frequency), pd.offsets.Day)
     clock = _wall(stamps) if days else stamps  # a day is a day on the wall clock, also where clocks change
     second = _ticks("1s", stamps)
     origin, place = _places(clock.asi8, step, frequency, [step, 3600 * second, 60 * second, second])
@@ -260,7 +264,7 @@ def _places(clock: Integers, step: int, frequency: str | int, units: list[int]) 
 
 def _check_filled(place: Integers, frequency: str | int) -> None:
     """Refuse a grid that is mostly empty, before it is made: one wrong year must not fill the memory."""
-    steps, filled = int(place[-1]) + 1, 1 + np.count_nonzero(np.diff(place))
+    steps, filled = int(place[-1]) + 1, _distinct(place)
     if filled < FILLED * steps:
         raise TitansError(
             f"there are time stamps for only {filled:,} of the {steps:,} steps of the frequency {frequency}, expected "
@@ -268,8 +272,16 @@ def _check_filled(place: Integers, frequency: str | int) -> None:
         )
 
 
+def _numbers(stamps: pd.Index) -> Integers:
+    return np.asarray(stamps.asi8 if isinstance(stamps, pd.DatetimeIndex) else stamps, dtype=np.int64)
+
+
+def _distinct(ascending: Integers) -> int:
+    return 1 + int(np.count_nonzero(np.diff(ascending)))
+
+
 def _lay_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Grid:
-    offset = pd.tseries.frequencies.to_offset(frequency)
+    offset = _offset(frequency)
     clock = wall = _wall(stamps)
     if isinstance(offset, pd.offsets.MonthBegin) and (wall.day != 1).any():  # reports on any day of the month
         clock = pd.DatetimeIndex(wall.to_period("M").to_timestamp()).as_unit(wall.unit)
@@ -296,6 +308,11 @@ def _wall(stamps: pd.DatetimeIndex) -> pd.DatetimeIndex:
 def _localize(wall: pd.DatetimeIndex, zone: object) -> pd.DatetimeIndex:
     """From a clock on the wall to times; an hour that a clock skips becomes the next, of a doubled one the first."""
     return wall.tz_localize(zone, ambiguous=np.ones(len(wall), dtype=bool), nonexistent="shift_forward")
+
+
+@functools.cache
+def _offset(alias: str | int) -> Any:
+    return pd.tseries.frequencies.to_offset(alias)
 
 
 def _ticks(length: Any, stamps: pd.DatetimeIndex) -> int:

@@ -63,8 +63,10 @@ def parse_times(column: pd.Series, *, text_file: bool = False) -> Times | None:
     if pd.api.types.is_numeric_dtype(given):
         return _numbers(given, known, text_file)
     if pd.api.types.infer_dtype(given, skipna=True) in ("datetime", "datetime64", "date"):
-        with contextlib.suppress(ValueError, TypeError, OverflowError):  # time zones that differ, years out of range
-            return Times(pd.DatetimeIndex(pd.to_datetime(given)), known)
+        for utc in (False, True):
+            with contextlib.suppress(ValueError, TypeError):  # time zones that differ, years out of range
+                notes = ("times of different time zones were converted to UTC",) if utc else ()
+                return Times(pd.DatetimeIndex(pd.to_datetime(given, utc=utc)), known, notes=notes)
         return None
     texts = given.astype(str).str.strip()
     numbers = pd.to_numeric(texts, errors="coerce")
