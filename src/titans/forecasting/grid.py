@@ -198,8 +198,9 @@ def _months(wall: pd.DatetimeIndex) -> Integers:
 def _alias(step: int, unit: Any, *, days: bool) -> str:
     """Name a step; as days only those of a calendar, which daylight saving makes shorter or longer than 24 hours."""
     length = pd.Timedelta(np.timedelta64(step, unit))
-    if days and length % _DAY == pd.Timedelta(0):
-        return "D" if length == _DAY else f"{length // _DAY}D"
+    if length % _DAY == pd.Timedelta(0):
+        number = length // _DAY
+        return f"{24 * number}h" if not days else "D" if number == 1 else f"{number}D"
     alias: str = pd.tseries.frequencies.to_offset(length).freqstr
     return alias
 
