@@ -55,9 +55,7 @@ def register(executed: str = "") -> None:
         auto["AutoModel"].register(modeling.TitansConfig, modeling.TitansModel, exist_ok=True)
         auto["AutoModelForCausalLM"].register(modeling.TitansConfig, modeling.TitansForCausalLM, exist_ok=True)
         forecasting = importlib.import_module("titans.models.forecasting")
-        auto["AutoModel"].register(
-            forecasting.TitansForecastingConfig, forecasting.TitansForForecasting, exist_ok=True
-        )
+        auto["AutoModel"].register(forecasting.TitansForecastingConfig, forecasting.TitansForForecasting, exist_ok=True)
 
 
 class _Watcher(MetaPathFinder):

@@ -1,1 +1,1 @@
-"""Forecasting: from series of numbers to their next values."""
+"""Forecasting of time series with a memory that goes on learning."""

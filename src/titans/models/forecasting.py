@@ -15,7 +15,7 @@ from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
-HUBER_DELTA = 1.0
+LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 @dataclass
@@ -24,7 +24,7 @@ class ForecastOutput(ModelOutput):
 
     Args:
         loss: where the future is given.
-        prediction: the point forecast `[B, H, C]`.
+        prediction: the point forecast `[B, H, C]`: the median, where there are quantiles.
         quantiles: the levels of the configuration, rising, `[B, H, C, Q]`; None without.
         cache: what the memory holds after this window.
     """
@@ -38,12 +38,12 @@ class ForecastOutput(ModelOutput):
 class TitansForForecasting(TitansStack):
     """Forecasts all time steps of a horizon at once.
 
-    A window is normalised (reversible instance norm), cut into tokens (patches of each channel, patches of all
-    channels, or whole channels) and read by the blocks; the head maps all their outputs to the horizon, beside a
-    linear map of the window itself.
+    A window is normalised (reversible instance norm, Kim et al., 2022), cut into tokens (patches of each channel,
+    patches of all channels, or whole channels) and read by the blocks; the head maps all that they put out to the
+    horizon, beside a linear map of the window itself.
 
-    A window read with the `cache` of the window before it is forecast by a memory that has learned from both: see
-    `titans.forecasting.ForecastStream`.
+    A window that is read with the `cache` of the window before it is forecast by a memory that has learned from both:
+    see `titans.forecasting.stream.ForecastStream`.
 
     Args:
         config: the configuration.
@@ -53,15 +53,20 @@ class TitansForForecasting(TitansStack):
 
     def __init__(self, config: TitansForecastingConfig) -> None:
         super().__init__(config)
-        mixed = config.num_channels if config.channel_mixing and config.tokens == "patch" else 1
-        span = config.patch_length if config.tokens == "patch" else config.context_length
+        width, patches = config.hidden_size, config.tokens == "patch"
+        self.channels = config.num_channels if patches and config.channel_mixing else 1  # of a token
+        span = config.patch_length if patches else config.context_length
         levels = len(config.quantiles or [0.5])
-        outputs = config.horizon * levels * mixed
-        self.embed = nn.Linear(mixed * span, config.hidden_size)
+        self.embed = nn.Linear(self.channels * span, width)
         self.dropout = nn.Dropout(config.dropout)
-        read_out = config.num_tokens if config.tokens == "patch" else 1
-        self.head = nn.Linear(read_out * config.hidden_size, outputs)
+        self.head = nn.Linear((config.num_tokens if patches else 1) * width, self.channels * config.horizon * levels)
         self.linear = nn.Linear(config.context_length, config.horizon)
+        if known := config.num_future_covariates:
+            self.embed_covariates = nn.Linear(known * span, width, bias=False)
+            self.covariate_features = nn.Linear(known, width)
+            self.covariate_effects = nn.Linear(width, self.channels * levels * width)
+        if config.num_static_covariates:
+            self.embed_static = nn.Linear(config.num_static_covariates, width, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
@@ -69,24 +74,162 @@ class TitansForForecasting(TitansStack):
         past_values: Tensor,
         future_values: Tensor | None = None,
         observed: Tensor | None = None,
+        future_covariates: Tensor | None = None,
+        static_covariates: Tensor | None = None,
         cache: MemoryState | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> ForecastOutput:
-        batch, length, channels = past_values.shape
-        x = past_values
-        mean = x.mean(1, keepdim=True)
-        scale = (x.var(1, keepdim=True, unbiased=False) + NORM_EPS).sqrt()
-        x = ((x - mean) / scale).transpose(1, 2).flatten(0, 1)  # [B * C, L]
-        config = self.config
-        short = (config.num_tokens - 1) * config.patch_stride + config.patch_length - length
-        tokens = F.pad(x, (short, 0)).unfold(1, config.patch_length, config.patch_stride)
-        hidden, state = self.read(self.dropout(self.embed(tokens)), cache, None, use_cache)
-        y = self.head(self.dropout(hidden.flatten(1))) + self.linear(x)
-        y = y.view(batch, channels, -1).transpose(1, 2)
-        prediction = y * scale + mean
+        """Forecast what follows a window.
+
+        Args:
+            past_values: the window `[B, L, C]`. A shorter history is padded on the left, as not observed.
+            future_values: what came `[B, H, C]`, for the loss.
+            observed: `[B, L, C]`, bool, False where a value is missing, whatever stands there. Default: all are.
+            future_covariates: `[B, L + H, F]`, known of the window and the horizon, on a scale of about 1.
+            static_covariates: `[B, S]`, known of each series, on a scale of about 1.
+            cache: what the memory held after the window before; it is not modified. None: a new stream.
+            use_cache: return the cache. Default: the configuration's in evaluation, False in training.
+            **kwargs: ignored.
+
+        Returns:
+            The forecast, on the scale of the values; `loss`, on that scale too, with `future_values`.
+
+        Raises:
+            ValueError: shapes that are not those of the configuration, or an observed value that is not finite.
+        """
+        self._check(past_values, future_values, observed, future_covariates, static_covariates)
+        if observed is not None:
+            past_values = torch.where(observed, past_values, 0.0)
+        if not torch.compiler.is_compiling() and not bool(past_values.isfinite().all()):
+            raise ValueError("past_values holds NaN or infinity: mark missing values as not observed")
+        x, mean, scale = self._normalise(past_values.transpose(1, 2), observed)  # [B, C, L]
+        tokens, mask = self._tokens(x, observed, future_covariates, static_covariates)
+        hidden, state = self.read(self.dropout(tokens), cache, mask, use_cache)
+        y = self._head(self.dropout(hidden), future_covariates, x.shape[1])  # [B, C, H, Q]
+        y = (y + self.linear(x).unsqueeze(-1)).sort(-1).values * scale.unsqueeze(-1) + mean.unsqueeze(-1)
+        levels = y.transpose(1, 2)  # [B, H, C, Q]
+        quantiles = self.config.quantiles
+        prediction = levels[..., quantiles.index(0.5) if quantiles else 0]
         loss = None
         if future_values is not None:
-            kind = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}[config.loss]
-            loss = kind(prediction, future_values)
-        return ForecastOutput(loss=loss, prediction=prediction, cache=state)
+            loss = self._loss(prediction, levels, future_values)
+        return ForecastOutput(loss=loss, prediction=prediction, quantiles=levels if quantiles else None, cache=state)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def forecast(self, past_values: Tensor, **kwargs: Any) -> ForecastOutput:
+        """Do as `forward` does, in evaluation mode and without gradients.
+
+        Args:
+            past_values: as in `forward`.
+            **kwargs: the other arguments of `forward`.
+
+        Returns:
+            As `forward`.
+
+        Raises:
+            ValueError: as `forward`.
+        """
+        training = self.training
+        try:
+            output: ForecastOutput = self.eval()(past_values, **kwargs)
+        finally:
+            self.train(training)
+        return output
+
+    def _normalise(self, x: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Take mean and deviation of what is observed off each channel of `x` `[B, C, L]`; missing values become 0."""
+        if not self.config.normalize:
+            return x, torch.zeros_like(x[..., :1]), torch.ones_like(x[..., :1])
+        if observed is None:
+            mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+            scale = (variance + NORM_EPS).sqrt()
+            return (x - mean) / scale, mean, scale
+        real = observed.transpose(1, 2)
+        count = real.sum(-1, keepdim=True).clamp(min=1)
+        mean = x.sum(-1, keepdim=True) / count
+        centred = torch.where(real, x - mean, 0.0)
+        scale = (centred.square().sum(-1, keepdim=True) / count + NORM_EPS).sqrt()
+        return centred / scale, mean, scale
+
+    def _tokens(
+        self, x: Tensor, observed: Tensor | None, known: Tensor | None, static: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Embed a normalised window: tokens `[R, N, D]` and which of them hold anything observed, `[R, N]`."""
+        tokens = self.embed(self._cut(x))
+        mask = None if observed is None else self._cut(observed.transpose(1, 2)).any(-1)
+        repeats = len(tokens) // len(x)  # rows of a window
+        if known is not None:
+            covariates = known[:, : self.config.context_length].transpose(1, 2)  # [B, F, L]
+            covariates = (
+                covariates.flatten(1).unsqueeze(1) if self.config.tokens == "variate" else self._patches(covariates)
+            )
+            tokens = tokens + self.embed_covariates(covariates).repeat_interleave(repeats, 0)
+        if static is not None:
+            tokens = tokens + self.embed_static(static).unsqueeze(1).repeat_interleave(repeats, 0)
+        return tokens, mask
+
+    def _cut(self, x: Tensor) -> Tensor:
+        """Cut `[B, C, L]` into what a token holds, `[R, N, S]`: R is B C where each channel is a sequence, else B."""
+        if self.config.tokens == "variate":
+            return x
+        return self._patches(x if self.config.channel_mixing else x.flatten(0, 1).unsqueeze(1))
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """Cut `[R, M, L]` into patches of all M channels, `[R, N, M P]`; what lacks on the left is 0."""
+        config = self.config
+        covered = (config.num_tokens - 1) * config.patch_stride + config.patch_length
+        x = F.pad(x, (covered - config.context_length, 0)).unfold(-1, config.patch_length, config.patch_stride)
+        return x.transpose(1, 2).flatten(2)
+
+    def _head(self, hidden: Tensor, known: Tensor | None, channels: int) -> Tensor:
+        """Turn what the blocks put out, `[R, N, D]`, into the horizon of each channel, `[B, C, H, Q]`.
+
+        The effect of a covariate on a step is bilinear: in features of the step's covariates, and in how strongly
+        the window says that these act here.
+        """
+        horizon = self.config.horizon
+        variate = self.config.tokens == "variate"
+        y = self.head(hidden if variate else hidden.flatten(1)).view(-1, channels, horizon, self._levels)
+        if known is None:
+            return y
+        features = F.gelu(self.covariate_features(known[:, -horizon:])).unsqueeze(1)  # [B, 1, H, D]
+        window = hidden if variate else hidden.mean(1)
+        effects = self.covariate_effects(window).view(-1, channels, self._levels, hidden.shape[-1])
+        return y + features @ effects.transpose(-1, -2)
+
+    @property
+    def _levels(self) -> int:
+        return len(self.config.quantiles or [0.5])
+
+    def _loss(self, prediction: Tensor, levels: Tensor, future: Tensor) -> Tensor:
+        if not self.config.quantiles:
+            return LOSSES[self.config.loss](prediction, future)
+        level = torch.tensor(self.config.quantiles, dtype=levels.dtype, device=levels.device)
+        error = future.unsqueeze(-1) - levels
+        return 2 * torch.maximum(level * error, (level - 1) * error).mean()  # at level 0.5 the mean absolute error
+
+    def _check(
+        self, past: Tensor, future: Tensor | None, observed: Tensor | None, known: Tensor | None, static: Tensor | None
+    ) -> None:
+        """Refuse shapes that are not those of the configuration."""
+        config = self.config
+        length, horizon = config.context_length, config.horizon
+        if past.dim() != 3 or past.shape[1] != length or 0 in past.shape:
+            raise ValueError(f"past_values has shape {tuple(past.shape)}: expected [batch, {length}, channels]")
+        batch, _, channels = past.shape
+        if config.channel_mixing and channels != config.num_channels:
+            raise ValueError(f"past_values holds {channels} channels: this model mixes {config.num_channels}")
+        covariates, statics = config.num_future_covariates, config.num_static_covariates
+        for name, x, expected in (
+            ("future_values", future, (batch, horizon, channels)),
+            ("observed", observed, (batch, length, channels)),
+            ("future_covariates", known, (batch, length + horizon, covariates) if covariates else None),
+            ("static_covariates", static, (batch, statics) if statics else None),
+        ):
+            required = name.endswith("covariates") and expected is not None
+            found = None if x is None else tuple(x.shape)
+            if found != expected and (x is not None or required):
+                raise ValueError(f"{name} has shape {found}: expected {'none' if expected is None else list(expected)}")
+        if observed is not None and observed.dtype != torch.bool:
+            raise ValueError(f"observed is {observed.dtype}: expected torch.bool, False where a value is missing")

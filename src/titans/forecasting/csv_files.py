@@ -1,0 +1,213 @@
+"""CSV files from anywhere, as a table of text and numbers: compression, encoding, separators and the header line."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import itertools
+import re
+import warnings
+import zlib
+from datetime import datetime
+from pathlib import Path
+
+from titans.data.reasons import first_line
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+
+_MISSING = (
+    *("", "NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "-NaN", "null", "NULL", "Null"),
+    *("None", "none", "NONE", "missing", "#VALUE!", "#DIV/0!", "#REF!", "?", "-", "--", "."),
+)
+_MARKS = (  # UTF-32 first: its mark begins like that of UTF-16
+    *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF8, "utf-8-sig")),
+    *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
+)
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SAMPLE_LINES, _SAMPLE_CHARACTERS = 100, 1 << 20
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
+    """Read a CSV file, compressed by gzip or not.
+
+    Args:
+        path: the file; its name does not matter.
+        notes: what was done to the data is added here.
+
+    Returns:
+        The cells: columns with unique names, of numbers where all cells are numbers or empty, otherwise of text. A
+        column unique_id is always text. And the sign of decimals, a point or a comma.
+
+    Raises:
+        TitansError: the file cannot be read, is binary, is empty, has no header line or no rows, or its lines differ
+            in length.
+    """
+    text = _decode(_bytes(path), notes)
+    separator, header = _layout(text)
+    source = io.StringIO(text, newline=None)
+    reader = csv.reader(source, delimiter=separator)
+    for cells in reader:  # leaves the source behind the header
+        if any(cell.strip() for cell in cells):
+            break
+    names = _names(header, notes)
+    decimal = "," if separator != "," and _decimal_commas(text, separator) else "."
+    if decimal == ",":
+        notes.append(
+            f"commas within numbers were read as decimal points ({_SEPARATORS[separator]} separate the columns)"
+        )
+    frame = _parse(source, names, separator, decimal, reader.line_num)
+    if frame.empty:
+        raise TitansError("there is a header line but no row of data: expected one row for each time stamp")
+    return frame, decimal
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TitansError(f"the file cannot be read ({error.strerror or error})") from error
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TitansError(
+            f"the file is a damaged gzip file ({first_line(error)}): copy or download it again"
+        ) from error
+
+
+def _decode(data: bytes, notes: list[str]) -> str:
+    encoding = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        with contextlib.suppress(UnicodeDecodeError):
+            encoding, text = "cp1252", data.decode("cp1252")
+        if encoding != "cp1252" or "\0" in text:
+            raise _binary(data) from None
+        notes.append("the file is not UTF-8 and was read as Windows-1252 (Western European)")
+    if "\0" in text or _UNPRINTABLE.search(text, 0, _SAMPLE_CHARACTERS):
+        raise _binary(data)
+    if not text.strip():
+        raise TitansError("the file is empty: expected a header line and one row for each time stamp")
+    return text
+
+
+def _binary(data: bytes) -> TitansError:
+    if data.startswith(b"PK"):
+        return TitansError(
+            "the file is a zip archive or an Excel workbook, not a CSV file: unpack it, or save it as CSV"
+        )
+    return TitansError("the file is not a text file: expected CSV text in UTF-8; save or export it as CSV (UTF-8)")
+
+
+def _layout(text: str) -> tuple[str, list[str]]:
+    """The separator, and the cells of the header line."""
+    found = []
+    for separator in _SEPARATORS:
+        lines = _sample(text, separator)
+        width = len(lines[0]) if lines else 0
+        if width > 1:
+            alike = sum(len(line) == width for line in lines) / len(lines)
+            found.append((alike, width, separator, lines))
+    if not found:
+        kinds = ", ".join(_SEPARATORS.values())
+        raise TitansError(
+            f"the file has only one column: expected a time column and at least one of numbers, between {kinds}"
+        )
+    _, width, separator, lines = max(found, key=lambda item: item[:2])
+    header = [cell.strip() for cell in lines[0]]
+    if all(_is_number(cell) or _is_date(cell) for cell in header):
+        raise TitansError(
+            f'the file has no header line: its first line is data ("{separator.join(header)[:60]}"); add column names'
+        )
+    longer = [len(line) for line in lines[1:] if len(line) > width]
+    if len(longer) > len(lines) / 2:
+        raise TitansError(
+            f"the file has {width} column names but {longer[0]} cells in most lines: name every column; if numbers "
+            "have decimal commas, separate the columns by semicolons"
+        )
+    return separator, header
+
+
+def _sample(text: str, separator: str) -> list[list[str]]:
+    """The first lines that are not blank."""
+    reader = csv.reader(io.StringIO(text[:_SAMPLE_CHARACTERS], newline=None), delimiter=separator)
+    try:
+        return list(itertools.islice((row for row in reader if any(cell.strip() for cell in row)), _SAMPLE_LINES))
+    except csv.Error as error:
+        raise TitansError(f"the file is not a CSV file ({error} in line {reader.line_num})") from error
+
+
+def _names(header: list[str], notes: list[str]) -> list[str]:
+    """Name every column, and each differently."""
+    names: list[str] = []
+    for position, given in enumerate(header, start=1):
+        wanted = name = given or f"column {position}"
+        for number in itertools.count(2):
+            if name not in names and (name == given or name not in header):
+                break
+            name = f"{wanted}_{number}"
+        if given and name != given:
+            notes.append(f'a second column named "{given}" is called "{name}"')
+        names.append(name)
+    return names
+
+
+def _parse(source: io.StringIO, names: list[str], separator: str, decimal: str, header_lines: int) -> pd.DataFrame:
+    texts = [name for name in names if name.lower() == "unique_id"]  # "NA" may be a name, and "007" is no number
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                source,
+                sep=separator,
+                decimal=decimal,
+                header=None,
+                names=names,
+                index_col=False,
+                skipinitialspace=True,
+                low_memory=False,
+                keep_default_na=False,
+                na_values={name: list(_MISSING) for name in names if name not in texts},
+                dtype=dict.fromkeys(texts, str),
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        raise TitansError(
+            f"the file has lines that do not fit its header ({_relative(error, header_lines)})"
+        ) from error
+    return frame.dropna(how="all", ignore_index=True)
+
+
+def _relative(error: Exception, header_lines: int) -> str:
+    """Say pandas' reason with the line number of the file, not of the part after the header."""
+    reason = first_line(error).removeprefix("Error tokenizing data. C error: ")
+    if found := re.fullmatch(r"Expected (\d+) fields in line (\d+), saw (\d+)", reason):
+        wanted, line, seen = map(int, found.groups())
+        return f"line {line + header_lines} has {seen} cells, expected {wanted}"
+    return "some have more cells" if isinstance(error, pd.errors.ParserWarning) else reason
+
+
+def _decimal_commas(text: str, separator: str) -> bool:
+    cells = itertools.chain.from_iterable(_sample(text, separator)[1:])
+    return any(re.fullmatch(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?", cell.strip()) for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_date(cell: str) -> bool:
+    try:
+        datetime.fromisoformat(cell)
+    except ValueError:
+        return bool(re.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", cell))
+    return True

@@ -1,0 +1,199 @@
+"""Wide tables of time series: one column per series, one row per step of time, from CSV files and long frames."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+from titans.forecasting.cleaning import (
+    Floats,
+    counted,
+    fill,
+    is_are,
+    listed,
+    per_column,
+    spread,
+    to_numbers,
+    without_infinite,
+)
+from titans.forecasting.csv_files import read_cells
+from titans.forecasting.grid import find_frequency, lay
+from titans.forecasting.long_frames import (
+    ID,
+    TARGET,
+    TIME,
+    Panel,
+    Rows,
+    Series,
+    long_columns,
+    note_grids,
+    read_rows,
+    regular,
+    sort_rows,
+    time_notes,
+)
+from titans.forecasting.times import find_time_column
+
+__all__ = ["MINIMUM_STEPS", "Panel", "Series", "Table", "from_long", "read_csv", "regular", "to_long"]
+
+MINIMUM_STEPS = 3
+"""Steps of time that a table has at least; a model needs many more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Time series side by side, on equally spaced times.
+
+    Args:
+        frame: float64 numbers without NaN `[T, C]`, indexed by time: a DatetimeIndex, or a RangeIndex where time is
+            whole numbers.
+        frequency: the step of time, as a pandas offset alias or a whole number.
+        observed: which numbers were there `[T, C]`, bool; the others are filled.
+        notes: what was done to the data, one sentence each; empty for clean data.
+    """
+
+    frame: pd.DataFrame
+    frequency: str | int
+    observed: pd.DataFrame
+    notes: list[str]
+
+
+def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Table:
+    """Read a CSV file, compressed by gzip or not, whose rows are times and whose columns are series.
+
+    A file with the columns unique_id, ds and y is read as a long frame. What is cleaned is said in the table's notes:
+    rows out of order or without a time, repeated times (averaged), times near a regular grid (moved to it), missing
+    rows and values (filled on a line between their neighbours, at the ends with the nearest value), infinite values
+    (treated as missing), columns without numbers (left out), constant columns (kept), commas within numbers, and
+    encodings other than UTF-8.
+
+    Args:
+        path: the file.
+        time_column: its column of time. Default: one called date, time, timestamp, ds or datetime, or else the first
+            that holds dates, or else the first column where it holds ascending whole numbers.
+
+    Returns:
+        The table.
+
+    Raises:
+        TitansError: the file cannot be read, has no time or no numbers, or its times follow no regular step.
+    """
+    path, notes = Path(path), list[str]()
+    with _about(path):
+        cells, decimal = read_cells(path, notes)
+        if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
+            return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
+        time_names, times = find_time_column(cells, time_column, notes)
+        columns, left_out = {}, []
+        for name in cells.columns.drop(time_names):
+            if (numbers := to_numbers(cells[name], decimal)) is None:
+                left_out.append(f'{name} ("{cells[name].dropna().iloc[0]}")')
+                continue
+            if name == "column 1" and np.array_equal(numbers[0], np.arange(len(cells))):
+                notes.append("the first column, without a name, numbers the rows and was left out")
+                continue
+            columns[name], remarks = numbers
+            notes += remarks
+        if left_out:
+            notes.append(f"{counted(len(left_out), 'column')} without numbers left out: {listed(left_out)}")
+        if not columns:
+            raise TitansError(f'there is no column of numbers beside the time "{time_names[0]}": expected at least one')
+        notes += time_notes(times)
+        values = np.stack(list(columns.values()), 1)[times.known]
+        return _table(times.index, values, list(columns), notes)
+
+
+def to_long(table: Table) -> pd.DataFrame:
+    """Write a table as a long frame.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The columns unique_id (the names of the series), ds (time) and y (the numbers, filled where missing), series
+        by series.
+    """
+    steps, series = table.frame.shape
+    return pd.DataFrame(
+        {
+            ID: np.repeat(table.frame.columns.to_numpy(), steps),
+            TIME: table.frame.index.take(np.tile(np.arange(steps), series)),
+            TARGET: table.frame.to_numpy().ravel(order="F"),
+        }
+    )
+
+
+def from_long(frame: pd.DataFrame) -> Table:
+    """Put the series of a long frame side by side, on one grid of time.
+
+    Args:
+        frame: the columns unique_id, ds (dates, whole numbers or text) and y. Others are left out.
+
+    Returns:
+        The table, cleaned as `read_csv` does. Where a series begins later or ends earlier than another, it is filled.
+
+    Raises:
+        TitansError: a column is missing or unreadable, or the times of all series follow no common step.
+    """
+    notes: list[str] = []
+    return _from_rows(read_rows(frame, notes), notes)
+
+
+@contextlib.contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Begin what is refused with the name of the file."""
+    try:
+        yield
+    except TitansError as error:
+        raise TitansError(f"{path}: {error}") from error
+
+
+def _from_rows(rows: Rows, notes: list[str]) -> Table:
+    """Put series side by side: one row for each time that any of them has."""
+    if rows.covariates:
+        notes.append(f"{counted(len(rows.covariates), 'column')} beside y left out: {listed(rows.covariates)}")
+    codes, names = pd.factorize(np.array([str(name) for name in rows.ids], dtype=object)[rows.codes])
+    sort_rows(rows.times, codes, notes)
+    times = rows.times.unique().sort_values()
+    row = times.get_indexer(rows.times)
+    values = spread(rows.values[:, :1], row * len(names) + codes, len(times) * len(names))
+    return _table(times, values.reshape(len(times), len(names)), list(names), notes)
+
+
+def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) -> Table:
+    """Clean rows `[n, C]`."""
+    values = without_infinite(values, names, notes)
+    empty = np.logical_and.reduce(np.isnan(values))
+    if empty.all():
+        raise TitansError("no column holds a number: expected at least one number beside the times")
+    if empty.any():
+        left_out = [name for name, without in zip(names, empty, strict=True) if without]
+        notes.append(f"{counted(len(left_out), 'empty column')} left out: {listed(left_out)}")
+        names, values = [name for name in names if name not in left_out], values[:, ~empty]
+    order = sort_rows(times, np.zeros(len(times), np.int64), notes)
+    times, values = times[order], values[order]
+    if (steps := len(times.unique())) < MINIMUM_STEPS:
+        raise TitansError(f"there {is_are(steps)} only {counted(steps, 'time')}: expected at least {MINIMUM_STEPS}")
+    frequency = find_frequency(times)
+    grid = lay(times, frequency)
+    note_grids([grid], frequency, notes)
+    values = spread(values, grid.place, len(grid.times))
+    missing = np.isnan(values)
+    if missing.any():
+        notes.append(
+            f"{int(missing.sum()):,} of {missing.size:,} values were missing and were filled on a line between their "
+            f"neighbours, at the ends with the nearest value ({per_column(missing, names)})"
+        )
+    values = fill(values)
+    if constant := [name for name, column in zip(names, values.T, strict=True) if column.min() == column.max()]:
+        notes.append(f"{counted(len(constant), 'column')} of one constant value: {listed(constant)}")
+    index = grid.times.rename(TIME)
+    frame = pd.DataFrame(values, index=index, columns=names)
+    return Table(frame, frequency, pd.DataFrame(~missing, index=index, columns=names), notes)

@@ -1,0 +1,302 @@
+"""CSV files of every kind become one clean table, or one sentence that says what is wrong."""
+
+import gzip
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from titans.errors import TitansError
+
+pd = pytest.importorskip("pandas")
+frames = pytest.importorskip("titans.forecasting.frames")
+
+HOURS = pd.date_range("2016-07-01", periods=24, freq="h")
+NUMBERS = np.stack([np.arange(24) + 0.25, np.arange(24) * -3.5], 1)
+CLEAN = pd.DataFrame(NUMBERS, HOURS, ["a", "b"])
+TEXT = CLEAN.to_csv(index_label="date")
+LINES = TEXT.splitlines()
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read text or bytes as a file."""
+
+    def read(content, **options):
+        path = tmp_path / "some.data"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return frames.read_csv(path, **options)
+
+    return read
+
+
+def days(cells, name="v", form="%Y-%m-%d"):
+    """A file of one row a day."""
+    times = pd.date_range("2016-07-01", periods=len(cells)).strftime(form)
+    return f"date,{name}\n" + "".join(f"{day},{cell}\n" for day, cell in zip(times, cells, strict=True))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        TEXT,
+        TEXT.replace("\n", "\r\n"),
+        TEXT.replace("\n", "\r"),
+        "\n\n" + TEXT.replace("\n", "\n\n"),
+        gzip.compress(TEXT.encode()),
+        b"\xef\xbb\xbf" + TEXT.encode(),
+        TEXT.encode("utf-16"),
+        b"\xfe\xff" + TEXT.encode("utf-16-be"),
+        TEXT.encode("utf-32"),
+        *(TEXT.replace(",", separator) for separator in (";", "\t", "|", " , ")),
+    ],
+)
+def test_clean_files_need_no_notes(read, content):
+    table = read(content)
+    assert table.frame.index.equals(HOURS)
+    assert table.frame.columns.tolist() == ["a", "b"]
+    assert (table.frame.to_numpy() == NUMBERS).all()
+    assert table.frequency == "h"
+    assert table.notes == []
+    assert table.observed.to_numpy().all()
+
+
+@pytest.mark.parametrize(
+    ("content", "notes"),
+    [
+        (TEXT.replace(",", ";").replace(".", ","), ["commas within numbers were read as decimal points"]),
+        ("\n".join([LINES[0], *LINES[:0:-1]]), ["rows were not in order"]),
+        (TEXT + LINES[3] + "\n", ["rows were not in order", "1 row with the same time as another was averaged"]),
+        (TEXT + "Total,5,6\n,7,8\n", ['2 rows without a time (such as "Total") were left out']),
+        (TEXT.replace("date", "when"), ['the column "when" was taken as the time']),
+        (TEXT.replace("date", ""), ['the column "column 1" was taken as the time']),
+        (TEXT.replace("\n", ",\n"), ["1 empty column left out: column 4"]),
+        (
+            "\n".join([f"{LINES[0]},c", *(f"{line},text" for line in LINES[1:])]),
+            ['without numbers left out: c ("text")'],
+        ),
+        ("\n".join([f",{LINES[0]}", *(f"{i},{line}" for i, line in enumerate(LINES[1:]))]), ["numbers the rows"]),
+    ],
+)
+def test_what_was_cleaned_is_noted(read, content, notes):
+    table = read(content)
+    assert table.frame.index.equals(HOURS)
+    assert (table.frame.to_numpy() == NUMBERS).all()
+    assert len(table.notes) == len(notes)
+    for said, expected in zip(table.notes, notes, strict=True):
+        assert expected in said
+
+
+@given(st.data())
+def test_any_disorder_is_undone(tmp_path_factory, data):
+    """Rows shuffled, doubled and dropped: what is left is exact, the rest on a line between its neighbours."""
+    kept = [0, *sorted(data.draw(st.sets(st.integers(1, 22), min_size=14))), 23]
+    rows = data.draw(st.permutations(kept + data.draw(st.lists(st.sampled_from(kept), max_size=5))))
+    path = tmp_path_factory.mktemp("x") / "x.csv"
+    path.write_text("\n".join([LINES[0], *(LINES[1 + row] for row in rows)]))
+    table = frames.read_csv(path)
+    assert table.frequency == "h"
+    assert table.frame.index.equals(HOURS)
+    np.testing.assert_allclose(table.frame.to_numpy(), NUMBERS, rtol=1e-12)  # NUMBERS are lines
+    assert np.flatnonzero(table.observed["a"]).tolist() == sorted(kept)
+    assert any("averaged" in note for note in table.notes) == (len(set(rows)) < len(rows))
+    assert any("had no row" in note for note in table.notes) == (len(kept) < 24)
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected", "notes"),
+    [
+        (["", 1, "NA", 2, "?"], [1, 1, 1.5, 2, 2], ["3 of 5 values were missing", "(v: 3)"]),
+        ([1, "inf", 3, "-inf", 5], [1, 2, 3, 4, 5], ["2 infinite values treated as missing (v: 2)", "2 of 5"]),
+        ([*range(19), "err"], [*range(19), 18], ['1 entry of "v" that is no number (such as "err")', "1 of 20"]),
+        (['"1,234.5"', 2, 3], [1234.5, 2, 3], ["separators of thousands"]),
+        (['"0,5"', '"1,25"', 3], [0.5, 1.25, 3], ["decimal points"]),
+        ([7, 7, 7], [7, 7, 7], ["1 column of one constant value: v"]),
+        (["True", "False", "True"], [1, 0, 1], []),
+        ([1e29, -1e-300, 10**25], [1e29, -1e-300, 1e25], []),
+        ([1, 2, 123456789012345678901234567890], [1, 2, 123456789012345678901234567890.0], []),
+    ],
+)
+def test_numbers(read, cells, expected, notes):
+    table = read(days(cells))
+    assert table.frame["v"].tolist() == expected
+    for note in notes:
+        assert any(note in said for said in table.notes)
+    assert bool(table.notes) == bool(notes)
+
+
+@pytest.mark.parametrize("cells", [["1.034,5", "12,5", "7"], ["1034,5", "12,5", "7"], ["1034.5", "12.5", "7"]])
+def test_points_and_commas_between_semicolons(read, cells):
+    table = read("date;v\n" + "".join(f"{day}.7.2016;{cell}\n" for day, cell in zip((1, 2, 3), cells, strict=True)))
+    assert table.frame["v"].tolist() == [1034.5, 12.5, 7]
+
+
+FORMS = ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y %H:%M", "%Y/%m/%d %H:%M", "%d-%b-%Y", "%b %d %Y", "%d %B %Y", "%d/%m/%y"]
+FORMS += ["%m/%d/%Y %I:%M %p", "%Y-%m-%dT%H:%M:%S.%f", "%Y%m%d"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_in_many_forms(read, form):
+    table = read(days(range(40), form=form))
+    assert table.frame.index.equals(pd.date_range("2016-07-01", periods=40))
+    assert table.frequency == "D"
+    assert table.notes == []
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%dT%H:%M:%S+00:00"])
+def test_dates_in_utc(read, form):
+    table = read(days(range(40), form=form))
+    assert table.frame.index.equals(pd.date_range("2016-07-01", periods=40, tz="UTC"))
+    assert table.notes == []
+
+
+def test_the_order_of_day_and_month_is_what_gives_a_regular_step(read):
+    months = pd.date_range("2016-01-01", periods=24, freq="MS")
+    table = read("date,v\n" + "".join(f"{month:%d/%m/%Y},1.5\n" for month in months))
+    assert table.frame.index.equals(months)
+    assert "read as day/month" in table.notes[0]
+    table = read("date,v\n" + "".join(f"{day:02d}.07.2016,{day}\n" for day in range(1, 10)))
+    assert table.frame.index.equals(pd.date_range("2016-07-01", periods=9))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "index", "frequency"),
+    [
+        ("t,v\n0,1\n1,2\n2,4\n", {}, [0, 1, 2], 1),
+        ("v,Time\n5,10\n6,20\n7,40\n", {}, [10, 20, 30, 40], 10),
+        ("v,t\n5,3\n6,4\n7,5\n", {"time_column": "T"}, [3, 4, 5], 1),
+        ("timestamp,v\n1467331200,1\n1467334800,2\n1467338400,3\n", {}, HOURS[:3].tolist(), "h"),
+        ("year,v\n1990,5\n1991,6\n1992,7\n", {}, [1990, 1991, 1992], 1),
+        ("Date;Time;v\n01/07/2016;00.00.00;1\n01/07/2016;01.00.00;2\n01/07/2016;02.00.00;3\n", {}, None, "h"),
+    ],
+)
+def test_other_times(read, content, options, index, frequency):
+    table = read(content, **options)
+    assert table.frequency == frequency
+    if index:
+        assert table.frame.index.tolist() == index
+
+
+def test_names(read):
+    table = read("date,a,a,,a_2\n2016-07-01,1,2,3,4\n2016-07-02,5,6,7,8\n2016-07-03,9,10,11,12\n")
+    assert table.frame.columns.tolist() == ["a", "a_3", "column 4", "a_2"]
+    assert table.frame.iloc[1].tolist() == [5, 6, 7, 8]
+    assert read(TEXT.replace("a,b", "Größe,b").encode("cp1252")).frame.columns.tolist() == ["Größe", "b"]
+    assert read(TEXT.replace("a,b", "0,1")).frame.columns.tolist() == ["0", "1"]
+
+
+REFUSED = {
+    "": "the file is empty",
+    " \n\n": "the file is empty",
+    "date,a,b\n": "no row of data",
+    "\n".join(LINES[1:]): "no header line",
+    "date\n2016-07-01\n": "only one column",
+    "\n".join(LINES[:3]): "only 2 times: expected at least 3",
+    "\n".join([LINES[0], *[LINES[1]] * 9]): "only 1 time",
+    "a,b,c\n3,1,2\n2,3,4\n1,4,5\n": "no time column among a, b, c",
+    days(range(9)).replace("2016-07-0", "x"): 'the column "date" is no time',
+    days(["x"] * 9): "no column of numbers",
+    days([""] * 9): "no column holds a number",
+    days([1, 1e300, 2]): 'the column "v" holds 1e+300',
+    TEXT.replace(".", ","): "3 column names but 5 cells",
+    TEXT + "2016-07-02,1,2,3\n": "line 26 has 4 cells, expected 3",
+    TEXT + '2016-07-02,"1,2\n': "do not fit its header",
+    "date,v\n" + "".join(f"2016-07-01 00:00:{s:02d},{s}\n" for s in (0, 1, 5, 7, 19, 33, 34, 55)): "no regular step",
+    TEXT + "2106-07-01,1,2\n": "no regular step",
+    TEXT + "\0": "not a text file",
+}
+BROKEN = {
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR": "not a text file",
+    b"PK\x03\x04" + bytes(30): "Excel workbook",
+    TEXT.encode("utf-16-le"): "not a text file",
+    TEXT.encode("utf-16")[:-1]: "not a text file",
+    gzip.compress(TEXT.encode())[:-20]: "damaged gzip",
+    b"date,\x81\n1,2\n": "not a text file",
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), [*REFUSED.items(), *BROKEN.items()])
+def test_what_cannot_be_read_is_refused_in_one_sentence(read, content, reason):
+    with pytest.raises(TitansError) as refused:
+        read(content)
+    message = str(refused.value)
+    assert "some.data: " in message
+    assert reason.replace("\\", "") in message
+    assert "\n" not in message
+
+
+def test_a_wrong_path_or_column_is_refused(read, tmp_path):
+    for path in (tmp_path, tmp_path / "none.csv"):
+        with pytest.raises(TitansError, match="cannot be read"):
+            frames.read_csv(path)
+    with pytest.raises(TitansError, match='no column "x": expected one of date, a, b'):
+        read(TEXT, time_column="x")
+    with pytest.raises(TitansError, match='"a" is no time'):
+        read(TEXT, time_column="a")
+
+
+@given(
+    st.integers(3, 30).flatmap(
+        lambda steps: st.lists(st.lists(st.floats(-1e30, 1e30), min_size=steps, max_size=steps), min_size=1, max_size=4)
+    ),
+    st.sampled_from(["15min", "h", "D", "B", "MS", 1, 7]),
+)
+def test_wide_to_long_to_file_and_back(tmp_path_factory, columns, frequency):
+    steps = len(columns[0])
+    names = [f"s{number}" for number in range(len(columns))]
+    if isinstance(frequency, int):
+        index = pd.RangeIndex(5, 5 + steps * frequency, frequency)
+    else:
+        index = pd.date_range("2016-02-01", periods=steps, freq=frequency)
+    path = tmp_path_factory.mktemp("x") / "x.csv"
+    pd.DataFrame(np.array(columns).T, index, names).to_csv(path, index_label="ds")
+    table = frames.read_csv(path)
+    assert (table.frame.to_numpy() == np.array(columns).T).all()
+    assert (table.frame.index == index).all()
+    long = frames.to_long(table)
+    assert long.columns.tolist() == ["unique_id", "ds", "y"]
+    assert long["unique_id"].tolist() == [name for name in names for _ in range(steps)]
+    assert (long["y"].to_numpy() == np.array(columns).ravel()).all()
+    pd.testing.assert_frame_equal(frames.from_long(long).frame, table.frame)
+    shuffled = long.sample(frac=1, random_state=steps)
+    back = frames.from_long(shuffled)
+    pd.testing.assert_frame_equal(back.frame[names], table.frame)
+    shuffled.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(frames.read_csv(path).frame[names], table.frame)
+
+
+def test_long_files(read):
+    text = "".join(f"{name},2016-07-{day:02d},{day}\n" for name in ("NA", "007", "x") for day in range(1, 5))
+    table = read("unique_id,ds,y\n" + text + "x,2016-07-05,5\n")
+    assert table.frame.columns.tolist() == ["NA", "007", "x"]
+    assert table.frame.to_numpy().tolist() == [[1] * 3, [2] * 3, [3] * 3, [4] * 3, [4, 4, 5]]
+    assert table.observed.to_numpy().sum() == 13
+    assert "2 of 15 values were missing" in table.notes[0]
+
+
+def test_ten_thousand_rows_are_read_at_once(tmp_path):
+    """In a small part of the two minutes that a forecast may take."""
+    rng = np.random.default_rng(0)
+    expected = pd.DataFrame(
+        rng.normal(size=(10000, 7)), pd.date_range("2016-07-01", periods=10000, freq="h"), list("abcdefg")
+    )
+    expected.to_csv(tmp_path / "x.csv", index_label="date")
+    start = time.perf_counter()
+    table = frames.read_csv(tmp_path / "x.csv")
+    assert time.perf_counter() - start < 2
+    assert (table.frame.to_numpy() == expected.to_numpy()).all()
+
+
+def test_without_pandas_the_extra_is_named():
+    code = (
+        "import sys; sys.modules['pandas'] = None\n"
+        "import titans, titans.forecasting\n"
+        "try: import titans.forecasting.frames\n"
+        "except titans.TitansError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "titans-lm[forecast]"' in done.stdout
