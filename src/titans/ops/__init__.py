@@ -1,5 +1,12 @@
 """Pure functions on tensors: no parameters, no modules."""
 
 from titans.ops.associative_memory import AssociativeMemoryState, associative_memory, initial_state
+from titans.ops.gated_delta_rule import GatedDeltaRuleState, gated_delta_rule
 
-__all__ = ["AssociativeMemoryState", "associative_memory", "initial_state"]
+__all__ = [
+    "AssociativeMemoryState",
+    "GatedDeltaRuleState",
+    "associative_memory",
+    "gated_delta_rule",
+    "initial_state",
+]
