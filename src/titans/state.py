@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from titans.ops import AssociativeMemoryState, GatedDeltaRuleState
+from titans.ops import AssociativeMemoryState, GatedDeltaRuleState, SelectiveScanState
 from titans.ops.state import State
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "MemoryAsContextState",
     "MemoryAsGateState",
     "NeuralMemoryState",
+    "SelectiveStateSpaceState",
     "State",
     "WriteState",
 ]
@@ -112,6 +113,18 @@ class LinearRecurrenceState(State):
 
     memory: GatedDeltaRuleState
     tail: Tensor | None
+
+
+class SelectiveStateSpaceState(State):
+    """State of `Mamba`.
+
+    Args:
+        memory: the state space model's own.
+        tail: last inputs of the short convolution, `[B, 3, C]`.
+    """
+
+    memory: SelectiveScanState
+    tail: Tensor
 
 
 class MemoryAsGateState(State):

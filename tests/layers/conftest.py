@@ -9,6 +9,7 @@ from titans.layers.attention import Attention, SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.gated_delta_net import GatedDeltaNet
 from titans.layers.gated_linear_attention import GatedLinearAttention
+from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
@@ -56,6 +57,7 @@ MIXERS = {
     "delta-net": lambda: DeltaNet(DIM, HEADS, chunk_size=5),
     "delta-net-bare": lambda: DeltaNet(DIM, HEADS, key_width=3, value_width=5, convolution=False),
     "gated-delta-net": lambda: GatedDeltaNet(DIM, HEADS, chunk_size=5),
+    "mamba": lambda: Mamba(DIM, state_width=3, rank=2, chunk_size=5),
     "mamba2": lambda: Mamba2(DIM, HEADS, state_width=6, chunk_size=5),
 }
 

@@ -10,6 +10,7 @@ from titans.layers.delta_net import DeltaNet
 from titans.layers.gated_delta_net import GatedDeltaNet
 from titans.layers.gated_linear_attention import GatedLinearAttention
 from titans.layers.linear_recurrence import LinearRecurrence
+from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
 from titans.layers.retention import Retention
 from titans.layers.time_step import TimeStep
@@ -141,6 +142,47 @@ def test_mamba2_equals_transformers(scrambled, close, count):
         close(ours(x)[0], theirs(x), 1e-5)
 
 
+def test_mamba_equals_its_equations(make_mixer, close):
+    mixer, x = make_mixer("mamba"), tokens()
+    with torch.no_grad():
+        u, z = (x @ mixer.projection.weight.T).split([32, 32], -1)
+        u = F.silu(convolve(u, mixer.convolution))
+        r, b, c = (u @ mixer.selection.weight.T).split([2, 3, 3], -1)
+        dt = softplus(r @ mixer.step_weight.T + mixer.step_bias)
+        y = torch.zeros_like(u)
+        for channel in range(32):
+            for n in range(3):
+                rate, h = (n + 1) * mixer.log_rate[channel, n].exp(), torch.zeros(2, dtype=torch.float64)
+                for t in range(TOKENS):
+                    here = dt[:, t, channel]
+                    h = (-rate * here).exp() * h + here * u[:, t, channel] * b[:, t, n]
+                    y[:, t, channel] += c[:, t, n] * h
+        expected = ((y + mixer.skip * u) * F.silu(z)) @ mixer.output.weight.T
+        close(mixer(x)[0], expected, 1e-11)
+
+
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_mamba_equals_transformers(scrambled, close, count):
+    """With the same weights, on the path in PyTorch that it takes without its kernels."""
+    from transformers.models.mamba.modeling_mamba import MambaConfig, MambaMixer
+
+    config = MambaConfig(hidden_size=16, state_size=6, expand=2, time_step_rank=3, num_hidden_layers=1, vocab_size=8)
+    theirs = MambaMixer(config, 0).eval()
+    ours = scrambled(Mamba(16, state_width=6, rank=3), dtype=torch.float32)
+    with torch.no_grad():
+        theirs.in_proj.weight.copy_(ours.projection.weight)
+        theirs.conv1d.weight.copy_(ours.convolution.taps.T.unsqueeze(1))
+        theirs.conv1d.bias.copy_(ours.convolution.bias)
+        theirs.x_proj.weight.copy_(ours.selection.weight)
+        theirs.dt_proj.weight.copy_(ours.step_weight)
+        theirs.dt_proj.bias.copy_(ours.step_bias)
+        theirs.A_log.copy_(torch.arange(1, 7).log() + ours.log_rate)
+        theirs.D.copy_(ours.skip)
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        x = tokens(count=count, dtype=torch.float32)
+        close(ours(x)[0], theirs(x), 1e-5)
+
+
 def test_time_steps_start_as_published():
     """Decays between exp(-16 * 0.1) and exp(-0.001) at an input of 0."""
     torch.manual_seed(0)
@@ -152,7 +194,9 @@ def test_time_steps_start_as_published():
     assert 15 < rate.max() < 16.01
 
 
-@pytest.mark.parametrize("make", [Retention, GatedLinearAttention, DeltaNet, GatedDeltaNet, Mamba2])
+@pytest.mark.parametrize(
+    "make", [Retention, GatedLinearAttention, DeltaNet, GatedDeltaNet, Mamba2, lambda dim, heads: Mamba(dim)]
+)
 def test_inputs_of_any_size_keep_the_memory_finite(make):
     torch.manual_seed(0)
     mixer, state = make(DIM, HEADS), None
@@ -171,6 +215,8 @@ def test_inputs_of_any_size_keep_the_memory_finite(make):
     (lambda: DeltaNet(8, 2, key_width=0), "key_width=0 must be at least 1"),
     (lambda: GatedDeltaNet(8, 0), "heads=0 must be at least 1"),
     (lambda: GatedDeltaNet(8, 2, chunk_size=0), "chunk_size=0 must be at least 1"),
+    (lambda: Mamba(8, state_width=0), "state_width=0 must be at least 1"),
+    (lambda: Mamba(0), "dim=0 must be at least 1"),
     (lambda: Mamba2(8, 3), "expansion=2 times dim=8 is not a multiple of heads=3"),
     (lambda: Mamba2(8, 2, state_width=0), "state_width=0 must be at least 1"),
 ])  # fmt: skip
