@@ -48,7 +48,7 @@ def test_info_agrees_with_the_loaded_model(titans, model_folder):
 
 
 @pytest.mark.parametrize(
-    "variant", ["lmm", "mag", "mal", "swa", "retnet", "gla", "deltanet", "gated-deltanet", "mamba2"]
+    "variant", ["lmm", "mag", "mal", "swa", "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2"]
 )
 def test_info_knows_all_variants(titans, model_folder, tmp_path, variant):
     config = load_config(str(model_folder))

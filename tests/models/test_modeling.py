@@ -17,6 +17,7 @@ from titans.layers.attention import SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.gated_delta_net import GatedDeltaNet
 from titans.layers.gated_linear_attention import GatedLinearAttention
+from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
@@ -33,6 +34,7 @@ MIXERS = {
     "gla": [GatedLinearAttention],
     "deltanet": [DeltaNet],
     "gated-deltanet": [GatedDeltaNet],
+    "mamba": [Mamba],
     "mamba2": [Mamba2],
 }
 

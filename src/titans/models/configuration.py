@@ -20,6 +20,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gla": ("gated_linear_attention",),
     "deltanet": ("delta_net",),
     "gated-deltanet": ("gated_delta_net",),
+    "mamba": ("mamba",),
     "mamba2": ("mamba2",),
 }  # the mixers of each block, in order
 SIZES = (
@@ -44,8 +45,8 @@ class TitansConfig(PreTrainedConfig):
 
     Args:
         variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer),
-            "swa" (sliding-window attention alone: the twin without memory), or a baseline whose memory is a matrix per
-            head: "retnet", "gla", "deltanet", "gated-deltanet", "mamba2". Default "mac".
+            "swa" (sliding-window attention alone: the twin without memory), or a baseline, whose memory moves
+            linearly: "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2". Default "mac".
         vocab_size: number of tokens. Default 32,000.
         hidden_size: width D. Default 256.
         num_hidden_layers: blocks. Default 4.
@@ -55,7 +56,7 @@ class TitansConfig(PreTrainedConfig):
         segment_length: tokens per segment in MAC. Default 512.
         num_persistent_tokens: learned tokens always in view; 0 switches persistent memory off. Default 16.
         num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
-        memory_heads: memory heads, of the baselines too. Default: `num_attention_heads`.
+        memory_heads: memory heads, of the baselines with heads too. Default: `num_attention_heads`.
         memory_depth: layers of the memory MLP; 1 is a matrix. Default 2.
         memory_expansion: hidden width of the memory MLP over its head width. Default 4.
         memory_chunk_size: tokens per memory chunk; in the baselines it changes speed only. Default 64.

@@ -9,6 +9,7 @@ from titans.layers.attention import Attention, SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.gated_delta_net import GatedDeltaNet
 from titans.layers.gated_linear_attention import GatedLinearAttention
+from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
@@ -76,5 +77,6 @@ MIXERS: dict[str, Callable[[TitansConfig], Mixer]] = {
     "gated_linear_attention": lambda config: _recurrence(GatedLinearAttention, config),
     "delta_net": lambda config: _recurrence(DeltaNet, config, convolution=config.memory_convolution),
     "gated_delta_net": lambda config: _recurrence(GatedDeltaNet, config, convolution=config.memory_convolution),
+    "mamba": lambda config: Mamba(config.hidden_size),
     "mamba2": _mamba2,
 }

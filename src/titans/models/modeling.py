@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from titans.layers.attention import Attention
 from titans.layers.convolution import CausalConvolution
 from titans.layers.feed_forward import SwiGLU
+from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.mixer import Mixer
@@ -26,7 +27,16 @@ from titans.models.origin import Origin
 from titans.state import State
 
 # Modules with parameters that have no standard initialisation.
-INITIALISED = (Attention, CausalConvolution, ConvolvedProjection, Mamba2, MemoryAsContext, NeuralMemory, TimeStep)
+INITIALISED = (
+    Attention,
+    CausalConvolution,
+    ConvolvedProjection,
+    Mamba,
+    Mamba2,
+    MemoryAsContext,
+    NeuralMemory,
+    TimeStep,
+)
 
 
 class TitansBlock(GradientCheckpointingLayer):
