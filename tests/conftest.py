@@ -29,7 +29,8 @@ SIZES = {
     "memory_expansion": 2,
     "memory_chunk_size": 3,
 }
-VARIANTS = ("lmm", "mac", "mag", "mal", "swa")
+BASELINES = ("retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2")
+VARIANTS = ("lmm", "mac", "mag", "mal", "swa", *BASELINES)
 TOKEN = {"memory_rule": "token", "memory_depth": 1}
 BARE = {"num_persistent_tokens": 0, "memory_convolution": False, "memory_momentum": False, "memory_forgetting": False}
 MODELS = {  # layers alone are tested with every switch; here, with each variant, those that change its state

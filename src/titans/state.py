@@ -5,10 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from titans.ops import AssociativeMemoryState
+from titans.ops import AssociativeMemoryState, GatedDeltaRuleState, SelectiveScanState
 from titans.ops.state import State
 
-__all__ = ["AttentionState", "MemoryAsContextState", "MemoryAsGateState", "NeuralMemoryState", "State", "WriteState"]
+__all__ = [
+    "AttentionState",
+    "LinearRecurrenceState",
+    "MemoryAsContextState",
+    "MemoryAsGateState",
+    "NeuralMemoryState",
+    "SelectiveStateSpaceState",
+    "State",
+    "WriteState",
+]
 
 
 class WriteState(State):
@@ -92,6 +101,30 @@ class AttentionState(State):
     keys: Tensor
     values: Tensor
     filled: Tensor
+
+
+class LinearRecurrenceState(State):
+    """State of the mixers over `titans.ops.gated_delta_rule`.
+
+    Args:
+        memory: the memory of each head.
+        tail: last inputs of the short convolutions, `[B, 3, C]`; None without.
+    """
+
+    memory: GatedDeltaRuleState
+    tail: Tensor | None
+
+
+class SelectiveStateSpaceState(State):
+    """State of `Mamba`.
+
+    Args:
+        memory: the state space model's own.
+        tail: last inputs of the short convolution, `[B, 3, C]`.
+    """
+
+    memory: SelectiveScanState
+    tail: Tensor
 
 
 class MemoryAsGateState(State):

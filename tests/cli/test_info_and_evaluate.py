@@ -47,7 +47,9 @@ def test_info_agrees_with_the_loaded_model(titans, model_folder):
     assert re.search(r"memory chunk +4 tokens", printed)
 
 
-@pytest.mark.parametrize("variant", ["lmm", "mag", "mal", "swa"])
+@pytest.mark.parametrize(
+    "variant", ["lmm", "mag", "mal", "swa", "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2"]
+)
 def test_info_knows_all_variants(titans, model_folder, tmp_path, variant):
     config = load_config(str(model_folder))
     config.variant = variant
@@ -55,7 +57,7 @@ def test_info_knows_all_variants(titans, model_folder, tmp_path, variant):
     printed = titans("info", tmp_path).stdout
     assert f"{variant}, 2 layers of width 16" in printed
     assert ("no memory" in printed) == (variant == "swa")
-    assert ("there is no attention" in printed) == (variant == "lmm")
+    assert ("there is no attention" in printed) == (variant not in ("mag", "mal", "swa"))
     assert "  memory" in printed or variant == "swa"
     assert f"{TitansForCausalLM(config).initial_state(1).nbytes:,} bytes a stream" in printed
 

@@ -6,8 +6,14 @@ import torch.nn.functional as F
 
 from titans import NeuralMemory
 from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.delta_net import DeltaNet
+from titans.layers.gated_delta_net import GatedDeltaNet
+from titans.layers.gated_linear_attention import GatedLinearAttention
+from titans.layers.mamba import Mamba
+from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
+from titans.layers.retention import Retention
 from titans.ops import associative_memory, initial_state
 
 DIM, HEADS = 16, 2
@@ -46,6 +52,13 @@ MIXERS = {
     "context-bare": lambda: context(persistent_tokens=0, convolution=False, momentum=False, forgetting=False),
     "context-token": lambda: context(**TOKEN),
     "context-chunk-gates": lambda: context(gates="chunk", channelwise_forgetting=True),
+    "retention": lambda: Retention(DIM, HEADS, chunk_size=5),
+    "gated-linear-attention": lambda: GatedLinearAttention(DIM, HEADS, rank=3, chunk_size=5),
+    "delta-net": lambda: DeltaNet(DIM, HEADS, chunk_size=5),
+    "delta-net-bare": lambda: DeltaNet(DIM, HEADS, key_width=3, value_width=5, convolution=False),
+    "gated-delta-net": lambda: GatedDeltaNet(DIM, HEADS, chunk_size=5),
+    "mamba": lambda: Mamba(DIM, state_width=3, rank=2, chunk_size=5),
+    "mamba2": lambda: Mamba2(DIM, HEADS, state_width=6, chunk_size=5),
 }
 
 

@@ -6,7 +6,7 @@ from titans import TitansConfig
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"variant": "mamba"}, "variant='mamba'"),
+    ({"variant": "rnn"}, "variant='rnn'"),
     ({"memory_rule": "online"}, "memory_rule='online'"),
     ({"memory_activation": "tanh"}, "memory_activation='tanh'"),
     ({"memory_gates": "layer"}, "memory_gates='layer'"),

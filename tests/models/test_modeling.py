@@ -14,10 +14,29 @@ from hypothesis import strategies as st
 
 from titans import MemoryState, NeuralMemory, TitansConfig, TitansForCausalLM, TitansModel
 from titans.layers.attention import SlidingWindowAttention
+from titans.layers.delta_net import DeltaNet
+from titans.layers.gated_delta_net import GatedDeltaNet
+from titans.layers.gated_linear_attention import GatedLinearAttention
+from titans.layers.mamba import Mamba
+from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
+from titans.layers.retention import Retention
 
 VOCABULARY = 23
+MIXERS = {
+    "lmm": [NeuralMemory],
+    "mac": [MemoryAsContext],
+    "mag": [MemoryAsGate],
+    "mal": [NeuralMemory, SlidingWindowAttention],
+    "swa": [SlidingWindowAttention],
+    "retnet": [Retention],
+    "gla": [GatedLinearAttention],
+    "deltanet": [DeltaNet],
+    "gated-deltanet": [GatedDeltaNet],
+    "mamba": [Mamba],
+    "mamba2": [Mamba2],
+}
 
 
 def text(batch, count, seed=0):
@@ -144,13 +163,6 @@ def test_composition(make_model, variant, close):
     """Blocks of pre-norm residual mixers in the paper's order, each followed by a feed-forward layer."""
     model = make_model(variant)
     ids = text(2, 9)
-    mixers = {
-        "lmm": [NeuralMemory],
-        "mac": [MemoryAsContext],
-        "mag": [MemoryAsGate],
-        "mal": [NeuralMemory, SlidingWindowAttention],
-        "swa": [SlidingWindowAttention],
-    }
 
     def norm(x, layer):
         return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.weight
@@ -158,7 +170,7 @@ def test_composition(make_model, variant, close):
     with torch.no_grad():
         x = model.model.embed_tokens.weight[ids]
         for block in model.model.layers:
-            assert [type(mixer) for mixer in block.mixers] == mixers[variant]
+            assert [type(mixer) for mixer in block.mixers] == MIXERS[variant]
             for mixer, scale in zip(block.mixers, block.mixer_norms, strict=True):
                 x = x + mixer(norm(x, scale))[0]
             y, mlp = norm(x, block.feed_forward_norm), block.feed_forward
@@ -422,15 +434,17 @@ def test_state_that_is_none(model):
 
 def test_state_of_another_configuration(make_model, variant):
     model, ids = make_model(variant), text(1, 7)
-    for other in ("lmm", "mac", "mag", "mal", "swa"):
+    for other in MIXERS:
         if other != variant:
             _, state = read(make_model(other), ids)
             with pytest.raises(ValueError, match=r"another configuration|expected a"):
                 read(model, ids, state)
     changes = [{"num_hidden_layers": 1}, {"hidden_size": 16}]
-    if variant != "swa":
+    if variant in ("lmm", "mac", "mag", "mal"):
         changes += [{"memory_depth": 1}, {"memory_expansion": 4}, {"memory_heads": 1}, {"memory_convolution": False},
                     {"memory_gates": "chunk"}]  # fmt: skip
+    if variant in ("deltanet", "gated-deltanet"):
+        changes += [{"memory_heads": 1}, {"memory_convolution": False}]
     if variant in ("mag", "mal", "swa"):
         changes += [{"sliding_window": 6}]
     if variant == "mac":

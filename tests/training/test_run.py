@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from titans.data import PieceDataset
 from titans.errors import TitansError
+from titans.models.configuration import VARIANTS
 from titans.training.checkpoints import last_intact_checkpoint
 from titans.training.recipe import parse_recipe
 from titans.training.run import build_model, train, training_arguments
@@ -259,6 +260,6 @@ def test_defaults_fit_the_machine(make_recipe):
 def test_every_variant_can_be_built(make_recipe):
     from titans.data import byte_tokenizer
 
-    for variant in ("lmm", "mac", "mag", "mal", "swa"):
+    for variant in VARIANTS:
         fields = dict(make_recipe().model) | {"variant": variant}
         assert build_model(fields, byte_tokenizer()).config.variant == variant

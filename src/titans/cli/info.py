@@ -70,6 +70,9 @@ def _kinds(model: Any) -> dict[str, str]:
 
     from titans.layers.attention import Attention, SlidingWindowAttention
     from titans.layers.feed_forward import SwiGLU
+    from titans.layers.linear_recurrence import LinearRecurrence
+    from titans.layers.mamba import Mamba
+    from titans.layers.mamba2 import Mamba2
     from titans.layers.memory_as_context import MemoryAsContext
     from titans.layers.neural_memory import NeuralMemory
 
@@ -82,14 +85,18 @@ def _kinds(model: Any) -> dict[str, str]:
     }
     kinds = {f"{name}.": labels[type(module)] for name, module in model.named_modules() if type(module) in labels}
     for name, module in model.named_modules():
+        if isinstance(module, LinearRecurrence | Mamba | Mamba2):
+            kinds[f"{name}."] = "memory"
         if isinstance(module, MemoryAsContext):  # how it asks the memory for the context
             kinds |= {f"{name}.{part}": "memory" for part in ("query.", "retrieval", "retrieval_norm.")}
     return kinds | {"lm_head.": "output head"}
 
 
 def _window(config: Any) -> str:
+    from titans.models.configuration import VARIANTS
+
     match config.variant:
-        case "lmm":
+        case variant if not {"attention", "memory_as_gate", "memory_as_context"} & {*VARIANTS[variant]}:
             return "nothing: there is no attention"
         case "mac":
             seen = f"its segment of {config.segment_length:,} tokens"

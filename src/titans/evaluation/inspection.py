@@ -111,7 +111,9 @@ def inspect(
             state = state if policy is None else policy.start(state)
             norms = [tuple(memory_norms(state)[0])]
             if not norms[0]:
-                raise TitansError('there is nothing to inspect: a model of variant "swa" has no memory')
+                raise TitansError(
+                    f'there is nothing to inspect: a model of variant "{model.config.variant}" has no memory layer'
+                )
             for start, stop in pairwise(lengths):
                 piece = torch.tensor([ids[start:stop]], device=model.device)
                 with refused_as("the model cannot read the text"):

@@ -169,6 +169,7 @@ class ForecastStream:
         """Have the memories of some series read their oldest window."""
         before = self._start() if self._state is None else self._state
         after = self._read(self._points[:, : self._length], cache=before, use_cache=True).cache
+        assert after is not None  # asked for
         rows = whole.repeat_interleave(before.rows // len(whole))
         self._state = after.where(rows, before)
 

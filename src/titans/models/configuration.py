@@ -17,6 +17,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "mag": ("memory_as_gate",),
     "mal": ("memory", "attention"),
     "swa": ("attention",),
+    "retnet": ("retention",),
+    "gla": ("gated_linear_attention",),
+    "deltanet": ("delta_net",),
+    "gated-deltanet": ("gated_delta_net",),
+    "mamba": ("mamba",),
+    "mamba2": ("mamba2",),
     "none": (),
 }  # the mixers of each block, in order
 SIZES = (
@@ -39,8 +45,9 @@ class StackConfig(PreTrainedConfig):
     """What every Titans model has: a stack of blocks, each of the variant's mixers and a feed-forward layer.
 
     Args:
-        variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer), or a
-            twin without memory: "swa" (sliding-window attention alone), "none" (feed-forward layers alone).
+        variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer); a
+            twin without memory: "swa" (sliding-window attention alone), "none" (feed-forward layers alone); or a
+            baseline, whose memory moves linearly: "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2".
             Default "mac".
         hidden_size: width D. Default 256.
         num_hidden_layers: blocks. Default 4.
@@ -50,10 +57,10 @@ class StackConfig(PreTrainedConfig):
         segment_length: tokens per segment in MAC. Default 512.
         num_persistent_tokens: learned tokens always in view; 0 switches persistent memory off. Default 16.
         num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
-        memory_heads: memory heads. Default: `num_attention_heads`.
+        memory_heads: memory heads, of the baselines with heads too. Default: `num_attention_heads`.
         memory_depth: layers of the memory MLP; 1 is a matrix. Default 2.
         memory_expansion: hidden width of the memory MLP over its head width. Default 4.
-        memory_chunk_size: tokens per memory chunk. Default 64.
+        memory_chunk_size: tokens per memory chunk; in the baselines it changes speed only. Default 64.
         memory_rule: "chunk", or "token" (exact online rule; needs depth 1 and no norm). Default "chunk".
         memory_activation: "gelu", "silu" or "relu". Default "gelu".
         memory_residual: add the query to what is read. Default: on under rule "chunk", off under "token".
@@ -61,7 +68,8 @@ class StackConfig(PreTrainedConfig):
         memory_momentum: keep past surprise. Default True.
         memory_forgetting: let the memory decay. Default True.
         memory_channelwise_forgetting: one forget gate per channel. Default False.
-        memory_convolution: short convolutions on queries, keys and values. Default True.
+        memory_convolution: short convolutions on queries, keys and values, of DeltaNet and Gated DeltaNet too.
+            Default True.
         memory_gates: "token", or "chunk" for gates shared by a chunk. Default "token".
         memory_limit_steps: shorten the memory's gradients to the curvature they meet. Default True.
         memory_theta_max: bound of the memory's step size. Default: see `titans.NeuralMemory`.

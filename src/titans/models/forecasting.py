@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
-LOSSES = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 @dataclass
@@ -114,7 +115,7 @@ class TitansForForecasting(TitansStack):
         loss = None
         if future_values is not None:
             loss = self._loss(prediction, levels, future_values)
-        return ForecastOutput(loss=loss, prediction=prediction, quantiles=levels if quantiles else None, cache=state)  # type: ignore[arg-type]
+        return ForecastOutput(loss=loss, prediction=prediction, quantiles=levels if quantiles else None, cache=state)
 
     @torch.no_grad()
     def forecast(self, past_values: Tensor, **kwargs: Any) -> ForecastOutput:
@@ -132,7 +133,8 @@ class TitansForForecasting(TitansStack):
         """
         training = self.training
         try:
-            output: ForecastOutput = self.eval()(past_values, **kwargs)
+            self.train(False)
+            output: ForecastOutput = self(past_values, **kwargs)
         finally:
             self.train(training)
         return output
@@ -190,12 +192,12 @@ class TitansForForecasting(TitansStack):
         """
         horizon = self.config.horizon
         variate = self.config.tokens == "variate"
-        y = self.head(hidden if variate else hidden.flatten(1)).view(-1, channels, horizon, self._levels)
+        y: Tensor = self.head(hidden if variate else hidden.flatten(1)).view(-1, channels, horizon, self._levels)
         if known is None:
             return y
         features = F.gelu(self.covariate_features(known[:, -horizon:])).unsqueeze(1)  # [B, 1, H, D]
         window = hidden if variate else hidden.mean(1)
-        effects = self.covariate_effects(window).view(-1, channels, self._levels, hidden.shape[-1])
+        effects: Tensor = self.covariate_effects(window).view(-1, channels, self._levels, hidden.shape[-1])
         return y + features @ effects.transpose(-1, -2)
 
     @property

@@ -85,7 +85,7 @@ class TitansForecastingConfig(StackConfig):
             self._check_whole(name, 1)
         for name in ("num_future_covariates", "num_static_covariates"):
             self._check_whole(name, 0)
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+        if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r} must be at least 0 and below 1")
 
     def _check_fit(self, memory_heads: int) -> None:
@@ -98,7 +98,7 @@ class TitansForecastingConfig(StackConfig):
             )
         if self.quantiles is not None:
             levels = self.quantiles
-            if not all(isinstance(q, float) and 0 < q < 1 for q in levels) or sorted(set(levels)) != levels:
+            if not all(0 < q < 1 for q in levels) or sorted(set(levels)) != levels:
                 raise ValueError(f"quantiles={levels!r} must rise from above 0 to below 1")
             if 0.5 not in levels:
                 raise ValueError(f"quantiles={levels!r} must hold 0.5, which is the point forecast")

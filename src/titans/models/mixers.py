@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.delta_net import DeltaNet
+from titans.layers.gated_delta_net import GatedDeltaNet
+from titans.layers.gated_linear_attention import GatedLinearAttention
+from titans.layers.mamba import Mamba
+from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
+from titans.layers.retention import Retention
 from titans.models.configuration import StackConfig
 
 
@@ -52,9 +59,24 @@ def _memory_as_context(config: StackConfig) -> MemoryAsContext:
     return MemoryAsContext(attention, _memory(config, 0), config.segment_length, config.num_retrieved_tokens)
 
 
+def _recurrence(layer: Callable[..., Mixer], config: StackConfig, **options: Any) -> Mixer:
+    return layer(config.hidden_size, config.memory_heads, chunk_size=config.memory_chunk_size, **options)
+
+
+def _mamba2(config: StackConfig) -> Mixer:
+    assert config.memory_heads is not None  # set by the configuration
+    return _recurrence(Mamba2, config, state_width=config.hidden_size // config.memory_heads)  # states as RetNet's
+
+
 MIXERS: dict[str, Callable[[StackConfig], Mixer]] = {
     "memory": lambda config: _memory(config, config.num_persistent_tokens),
     "attention": _attention,
     "memory_as_context": _memory_as_context,
     "memory_as_gate": lambda config: MemoryAsGate(_attention(config), _memory(config, 0)),
+    "retention": lambda config: _recurrence(Retention, config),
+    "gated_linear_attention": lambda config: _recurrence(GatedLinearAttention, config),
+    "delta_net": lambda config: _recurrence(DeltaNet, config, convolution=config.memory_convolution),
+    "gated_delta_net": lambda config: _recurrence(GatedDeltaNet, config, convolution=config.memory_convolution),
+    "mamba": lambda config: Mamba(config.hidden_size),
+    "mamba2": _mamba2,
 }

@@ -8,16 +8,32 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from titans.layers.attention import Attention
+from titans.layers.convolution import CausalConvolution
 from titans.layers.feed_forward import SwiGLU
+from titans.layers.mamba import Mamba
+from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
+from titans.layers.time_step import TimeStep
 from titans.models.configuration import VARIANTS, StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.mixers import MIXERS
 from titans.models.origin import Origin
 from titans.state import State
+
+# Modules with parameters that have no standard initialisation.
+INITIALISED = (
+    Attention,
+    CausalConvolution,
+    ConvolvedProjection,
+    Mamba,
+    Mamba2,
+    MemoryAsContext,
+    NeuralMemory,
+    TimeStep,
+)
 
 
 class TitansBlock(GradientCheckpointingLayer):
@@ -60,7 +76,7 @@ class TitansPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, Attention | ConvolvedProjection | MemoryAsContext | NeuralMemory):
+        if isinstance(module, INITIALISED):
             module.reset_parameters()
         else:
             super()._init_weights(module)  # type: ignore[no-untyped-call]

@@ -1,0 +1,49 @@
+"""The causal short convolution of the linear recurrences."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from titans.layers.mixer import last
+from titans.layers.projection import TAPS
+from titans.ops.heads.reference import ShortConvolution
+
+
+class CausalConvolution(nn.Module):
+    """`y_t = bias + sum_i taps[i] x_{t - 3 + i}`, each channel by itself.
+
+    Args:
+        channels: C.
+        bias: add a learned bias. Default False.
+    """
+
+    def __init__(self, channels: int, bias: bool = False) -> None:
+        super().__init__()
+        self.taps = nn.Parameter(torch.empty(TAPS, channels))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise as `torch.nn.Conv1d` does."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(TAPS**-0.5), TAPS**-0.5)
+
+    def initial_tail(self) -> Tensor:
+        """Return the inputs before the first token, `[1, 3, C]`."""
+        return torch.zeros_like(self.taps[1:]).unsqueeze(0)
+
+    def forward(self, x: Tensor, tail: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Convolve the next tokens of a stream.
+
+        Args:
+            x: `[B, N, C]`.
+            tail: the inputs before x, `[B, 3, C]`.
+            lengths: tokens that count in each row `[B]`; None for all.
+
+        Returns:
+            The outputs `[B, N, C]`, and the tail after x.
+        """
+        x = torch.cat([tail.to(x.dtype), x], 1)
+        y: Tensor = ShortConvolution.apply(x, self.taps.to(x.dtype))  # type: ignore[no-untyped-call]
+        return y if self.bias is None else y + self.bias, last(x, lengths, tail.shape[1]).to(tail.dtype)

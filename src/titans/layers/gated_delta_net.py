@@ -1,0 +1,66 @@
+"""Gated DeltaNet: the delta rule on a memory that also decays."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from titans.layers.linear_recurrence import LinearRecurrence, head_width
+from titans.layers.time_step import TimeStep
+
+
+class GatedDeltaNet(LinearRecurrence):
+    """Gated DeltaNet (Yang, Kautz & Hatamizadeh, 2025, *Gated Delta Networks*, arXiv 2412.06464).
+
+    Per head:
+
+        q, k, v = SiLU(conv(x W_Q)), SiLU(conv(x W_K)), SiLU(conv(x W_V)),   q and k of unit length
+        beta_t = sigmoid(x_t W_beta)
+        a_t = exp(-A softplus(x_t W_a + b))                  one decay a head
+        S_t = a_t S_{t-1} + beta_t k_t^T (v_t - k_t a_t S_{t-1})
+        y_t = q_t S_t
+        o_t = (RMSNorm(y_t) * SiLU(x_t W_G)) W_O
+
+    The norm has a scale that the heads share.
+
+    Args:
+        dim: width D; a multiple of `heads`.
+        heads: memory heads H.
+        key_width: channels d_k of a head's queries and keys. Default: 3/4 of `D / H`, rounded up, as published.
+        value_width: channels d_v of a head's values. Default: twice the default of d_k, as published.
+        convolution: short convolutions on queries, keys and values. Default True.
+        chunk_size: tokens that are treated together; changes speed only. Default 64.
+
+    Raises:
+        ValueError: a value is out of range or two do not fit together.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        convolution: bool = True,
+        chunk_size: int = 64,
+    ) -> None:
+        width = -(-3 * head_width(dim, heads) // 4)
+        super().__init__(
+            dim,
+            heads,
+            width if key_width is None else key_width,
+            2 * width if value_width is None else value_width,
+            unit=True,
+            convolution=convolution,
+            gate=True,
+            chunk_size=chunk_size,
+        )
+        self.step = nn.Linear(dim, heads, bias=False)
+        self.time_step = TimeStep(dim, heads)
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the decays and the step sizes, `[B, N, H]` each; see `LinearRecurrence.gates`."""
+        logits = self.step(x)
+        _, log_decay = self.time_step(x)
+        return log_decay, logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()

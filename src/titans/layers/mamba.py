@@ -1,0 +1,98 @@
+"""Mamba: a state space model with a time step of its own for each channel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from titans.layers.convolution import CausalConvolution
+from titans.layers.linear_recurrence import check_positive
+from titans.layers.mixer import Mixer, bounded, valid
+from titans.layers.time_step import MAX_STEP, MIN_STEP
+from titans.ops.selective_scan import SelectiveScanState, selective_scan
+from titans.state import SelectiveStateSpaceState
+
+
+class Mamba(Mixer):
+    """Mamba (Gu & Dao, 2023, arXiv 2312.00752, section 3.4).
+
+    Per channel, with B and C shared by the channels:
+
+        u, z = SiLU(conv(x W_u) + bias), x W_z
+        r, B, C = u W_r, u W_B, u W_C
+        dt_t = softplus(r_t W_dt + b)
+        h_t = exp(-A dt_t) h_{t-1} + dt_t u_t B_t            S numbers with a rate A each
+        y_t = C_t . h_t + D u_t
+        o_t = (y_t * SiLU(z_t)) W_O
+
+    A is `1, 2, ..., S` times a learned factor. Inputs beyond ±10,000 are clipped.
+
+    Args:
+        dim: width D.
+        state_width: numbers S of state for each channel. Default 16, as published.
+        expansion: width of u over D. Default 2, as published.
+        rank: width of r. Default: `D / 16`, rounded up, as published.
+        chunk_size: tokens that are stepped through one after the other; changes speed only. Default 16.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    def __init__(
+        self, dim: int, *, state_width: int = 16, expansion: int = 2, rank: int | None = None, chunk_size: int = 16
+    ) -> None:
+        super().__init__()
+        rank = -(-dim // 16) if rank is None else rank
+        check_positive(dim=dim, state_width=state_width, expansion=expansion, rank=rank, chunk_size=chunk_size)
+        inner = expansion * dim
+        self.dim, self.chunk_size = dim, chunk_size
+        self.widths = [rank, state_width, state_width]  # of r, B, C
+        self.projection = nn.Linear(dim, 2 * inner, bias=False)  # u, z
+        self.convolution = CausalConvolution(inner, bias=True)
+        self.selection = nn.Linear(inner, sum(self.widths), bias=False)  # r, B, C
+        self.step_weight = nn.Parameter(torch.empty(inner, rank))
+        self.step_bias = nn.Parameter(torch.empty(inner))
+        self.log_rate = nn.Parameter(torch.empty(inner, state_width))  # of the learned factor
+        self.skip = nn.Parameter(torch.empty(inner))
+        self.output = nn.Linear(inner, dim, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the time steps to about 0.001 to 0.1, the rates to 1, 2, ..., S, and the skip connection."""
+        bound = self.widths[0] ** -0.5
+        nn.init.uniform_(self.step_weight, -bound, bound)
+        nn.init.uniform_(self.step_bias, math.log(MIN_STEP), math.log(MAX_STEP))
+        nn.init.zeros_(self.log_rate)
+        nn.init.ones_(self.skip)
+
+    def empty_state(self, batch_size: int) -> SelectiveStateSpaceState:
+        """Return the state before any token: zeros; see `Mixer.empty_state`."""
+        dtype = torch.promote_types(self.log_rate.dtype, torch.float32)
+        vector = self.log_rate.new_zeros(1, *self.log_rate.shape, dtype=dtype)
+        state = SelectiveStateSpaceState(SelectiveScanState(vector), self.convolution.initial_tail())
+        return state.expand(batch_size)
+
+    def mix(
+        self, x: Tensor, state: SelectiveStateSpaceState, lengths: Tensor | None
+    ) -> tuple[Tensor, SelectiveStateSpaceState]:
+        """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
+        u, z = self.projection(bounded(x)).chunk(2, -1)
+        u, tail = self.convolution(u, state.tail, lengths)
+        u = F.silu(u)
+        r, b, c = self.selection(u).split(self.widths, -1)
+        logits = F.linear(r, self.step_weight)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        step = F.softplus(logits.to(dtype) + self.step_bias.to(dtype))
+        y, memory = selective_scan(
+            u, step, self._rate(dtype), b, c, state.memory, chunk_size=self.chunk_size, mask=valid(x, lengths)
+        )
+        out: Tensor = self.output((y + self.skip * u) * F.silu(z))
+        return out, SelectiveStateSpaceState(memory, tail)
+
+    def _rate(self, dtype: torch.dtype) -> Tensor:
+        """Return A, `[D, S]`."""
+        first = torch.arange(1, self.log_rate.shape[1] + 1, device=self.log_rate.device, dtype=dtype)
+        return first * self.log_rate.to(dtype).exp()

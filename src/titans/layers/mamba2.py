@@ -1,0 +1,87 @@
+"""Mamba2: a state space model with one decay a head, by the same recurrence as linear attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from titans.layers.convolution import CausalConvolution
+from titans.layers.linear_recurrence import OUTPUT_EPS, check_positive, empty_memory
+from titans.layers.mixer import Mixer, bounded, valid
+from titans.layers.time_step import TimeStep
+from titans.ops.gated_delta_rule import gated_delta_rule
+from titans.state import LinearRecurrenceState
+
+
+class Mamba2(Mixer):
+    """Mamba2 (Dao & Gu, 2024, *Transformers are SSMs*, arXiv 2405.21060, section 7).
+
+    Per head, with B and C shared by the heads (one group):
+
+        z, u, B, C = x W_z, SiLU(conv([x W_u, x W_B, x W_C]) + bias)
+        dt_t = softplus(x_t W_dt + b)
+        S_t = exp(-A dt_t) S_{t-1} + B_t^T (dt_t u_t)
+        y_t = C_t S_t + D u_t
+        o_t = RMSNorm(y_t * SiLU(z_t)) W_O                   over all heads
+
+    In the terms of `titans.ops.gated_delta_rule` B is the key, C the query and `dt u` the value. Inputs beyond
+    ±10,000 are clipped.
+
+    Args:
+        dim: width D; a multiple of `heads / expansion`.
+        heads: heads H.
+        state_width: channels of B and C. Default 128, as published.
+        expansion: width of u over D. Default 2, as published.
+        chunk_size: tokens that are treated together; changes speed only. Default 64.
+
+    Raises:
+        ValueError: a value is out of range or two do not fit together.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, *, state_width: int = 128, expansion: int = 2, chunk_size: int = 64
+    ) -> None:
+        super().__init__()
+        check_positive(dim=dim, heads=heads, state_width=state_width, expansion=expansion, chunk_size=chunk_size)
+        inner = expansion * dim
+        if inner % heads:
+            raise ValueError(f"expansion={expansion} times dim={dim} is not a multiple of heads={heads}")
+        self.dim, self.heads, self.chunk_size = dim, heads, chunk_size
+        self.widths = [inner, state_width, state_width]  # of u, B, C
+        self.projection = nn.Linear(dim, inner + sum(self.widths), bias=False)  # z, u, B, C
+        self.convolution = CausalConvolution(sum(self.widths), bias=True)
+        self.time_step = TimeStep(dim, heads)
+        self.skip = nn.Parameter(torch.empty(heads))
+        self.output_norm = nn.RMSNorm(inner, eps=OUTPUT_EPS)
+        self.output = nn.Linear(inner, dim, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise what has no standard initialisation: the skip connection."""
+        nn.init.ones_(self.skip)
+
+    def empty_state(self, batch_size: int) -> LinearRecurrenceState:
+        """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
+        shape = (self.heads, self.widths[1], self.widths[0] // self.heads)
+        return empty_memory(self.output.weight, shape, self.convolution.initial_tail()).expand(batch_size)
+
+    def mix(
+        self, x: Tensor, state: LinearRecurrenceState, lengths: Tensor | None
+    ) -> tuple[Tensor, LinearRecurrenceState]:
+        """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
+        x = bounded(x)
+        assert state.tail is not None  # checked with the state
+        z, mixed = self.projection(x).split([self.widths[0], sum(self.widths)], -1)
+        mixed, tail = self.convolution(mixed, state.tail, lengths)
+        u, b, c = F.silu(mixed).split(self.widths, -1)
+        step, log_decay = self.time_step(x)
+        u = u.unflatten(-1, (self.heads, -1))  # [B, N, H, d]
+        keys, queries = (y.unsqueeze(2).expand(-1, -1, self.heads, -1) for y in (b, c))
+        values = u * step.unsqueeze(-1)  # at least in float32, unlike u
+        y, memory = gated_delta_rule(
+            queries, keys, values, log_decay, None, state.memory, chunk_size=self.chunk_size, mask=valid(x, lengths)
+        )
+        y = (y + self.skip.unsqueeze(-1) * u).flatten(2)
+        out: Tensor = self.output(self.output_norm(y * F.silu(z)))
+        return out, LinearRecurrenceState(memory, tail)
