@@ -59,22 +59,28 @@ class History:
     """What a training did.
 
     Args:
+        start_mse: mean squared error before the first step, over all validation windows.
         epochs: its epochs, the last perhaps cut short.
         stopped: by what: "epochs", all were done; "patience"; "seconds".
     """
 
+    start_mse: float
     epochs: tuple[Epoch, ...]
     stopped: str
 
     @property
     def best(self) -> int:
-        """Which epoch's weights the model was left with, from 0."""
-        return min(range(len(self.epochs)), key=lambda number: self.epochs[number].validation_mse)
+        """After how many epochs the weights were those that the model was left with."""
+        errors = self._errors()
+        return errors.index(min(errors))
 
     @property
     def validation_mse(self) -> float:
         """The mean squared error of the model as it was left."""
-        return self.epochs[self.best].validation_mse
+        return min(self._errors())
+
+    def _errors(self) -> list[float]:
+        return [self.start_mse, *(epoch.validation_mse for epoch in self.epochs)]
 
 
 def fit(
@@ -91,13 +97,15 @@ def fit(
     patience: int = 3,
     weight_decay: float = 0.0,
     clip: float | None = None,
+    epoch_steps: int | None = None,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> History:
     """Train a model, and leave it with the weights that forecast the validation windows best.
 
-    The same seed gives the same weights on the same machine, unless `seconds` ends the training.
+    These may be the weights it came with. The same seed gives the same weights on the same machine, unless `seconds`
+    ends the training. Weights that need no gradient stay as they are.
 
     Args:
         model: from pasts `[B, L, C]` to forecasts `[B, H, C]`; it is moved to the GPU if there is one, and stays.
@@ -113,6 +121,7 @@ def fit(
         patience: give up after so many epochs without a better validation error. Default 3.
         weight_decay: decoupled, as in AdamW. Default 0.
         clip: largest norm of the gradient. Default: any.
+        epoch_steps: most steps of an epoch, which then ends before all windows have been seen. Default: no limit.
         seed: of the order and of dropout; the weights a model begins with are its maker's. Default 0.
         seconds: end after so long: no step begins that would leave no time to validate as long as the last time.
             The rates fall as if there were time for all epochs. Default: no limit.
@@ -126,10 +135,14 @@ def fit(
     """
     time_limit = math.inf if seconds is None else seconds
     _check(epochs=epochs, batch_size=batch_size, patience=patience, learning_rate=learning_rate, seconds=time_limit)
-    schedule, clock = _Schedule(learning_rate, decay, epochs, math.ceil(len(train) / batch_size)), _Clock(time_limit)
+    _check(epoch_steps=1 if epoch_steps is None else epoch_steps)
+    steps = math.ceil(len(train) / batch_size)
+    steps = steps if epoch_steps is None else min(steps, epoch_steps)
+    schedule, clock = _Schedule(learning_rate, decay, epochs, steps), _Clock(time_limit)
     job = _Job(model, step or _plain_step(loss), schedule, clock, weight_decay, clip, progress)
-    history, best, was_training = History((), "epochs"), {}, model.training
+    best, was_training = copy.deepcopy(model.state_dict()), model.training
     with _seeded(seed, job.accelerator.device):
+        history = History(job.validate(validation, batch_size), (), "epochs")
         for number in range(epochs):
             training_loss = job.train(train, batch_size, _line(history))
             mse = job.validate(validation, batch_size)
@@ -139,12 +152,12 @@ def fit(
                     f"error {mse:.4g}; lower the learning rate, which is {learning_rate:g}"
                 )
             epoch = Epoch(training_loss, mse, schedule.rate(number * schedule.steps), clock.elapsed())
-            history = History((*history.epochs, epoch), "epochs")
-            if history.best == number:
+            history = dataclasses.replace(history, epochs=(*history.epochs, epoch))
+            if history.best == number + 1:
                 best = copy.deepcopy(model.state_dict())
-            reason = "patience" if number - history.best >= patience else "seconds" if clock.is_over() else None
+            reason = "patience" if number + 1 - history.best >= patience else "seconds" if clock.is_over() else None
             if reason is not None and number < epochs - 1:
-                history = History(history.epochs, reason)
+                history = dataclasses.replace(history, stopped=reason)
                 break
     model.load_state_dict(best)
     model.train(was_training)
@@ -200,7 +213,8 @@ class _Job:
         progress: Callable[[float, str], None] | None,
     ) -> None:
         self.accelerator = Accelerator()
-        optimizer = torch.optim.AdamW(model.parameters(), schedule.learning_rate, weight_decay=weight_decay)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, schedule.learning_rate, weight_decay=weight_decay)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.step, self.schedule, self.clock, self.clip, self.progress = step, schedule, clock, clip, progress
         self.done = 0
@@ -209,7 +223,7 @@ class _Job:
         """Take the steps of an epoch, or as many as there is time for, at least one; return their mean loss."""
         self.model.train()
         losses = []
-        for index in torch.randperm(len(windows)).split(batch_size):
+        for index in torch.randperm(len(windows)).split(batch_size)[: self.schedule.steps]:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.schedule.rate(self.done)
             _, loss = self.step(self.model, *self._batch(windows, index))
@@ -251,7 +265,7 @@ def _plain_step(loss: Loss) -> Step:
 
 def _line(history: History) -> str:
     epoch = f"epoch {len(history.epochs) + 1}"
-    return f"{epoch}, validation MSE {history.validation_mse:.4f}" if history.epochs else epoch
+    return f"{epoch}, validation MSE {history.validation_mse:.4f}"
 
 
 @contextmanager

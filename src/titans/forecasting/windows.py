@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -55,6 +56,19 @@ class Windows:
         # index_select is five times as fast here as gathering rows by index arithmetic
         windows = self._views.index_select(0, index.to(self._views.device))
         return windows[:, : self.context_length], windows[:, self.context_length :]
+
+    def every(self, step: int) -> Windows:
+        """Return every so many of these windows.
+
+        Args:
+            step: 1 for all.
+
+        Returns:
+            The windows, a view of the same series.
+        """
+        some = copy.copy(self)
+        some._views = self._views[::step]
+        return some
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through all windows in order.
