@@ -162,11 +162,11 @@ def _print_errors(result: ForecastingResult) -> None:
     for column in table.columns[2:]:
         column.justify = "right"
     for model in result.models:
-        *means, overall = (result.mean(model, horizon) for horizon in (*result.horizons, None))
+        means = [result.mean(model, horizon) for horizon in (*result.horizons, None)]
         for error in ("mse", "mae"):
             cells = [f"{getattr(mean, error):.4f}" for mean in means]
-            spread = f" ± {getattr(overall, f'{error}_deviation'):.4f}" if overall.seeds > 1 else ""
-            name = model if error == "mse" else ""
-            table.add_row(name, error.upper(), *cells, f"{getattr(overall, error):.4f}{spread}")
+            if means[-1] is not None and means[-1].seeds > 1:
+                cells[-1] += f" ± {getattr(means[-1], f'{error}_deviation'):.4f}"
+            table.add_row(model if error == "mse" else "", error.upper(), *cells)
         table.add_section()
     Console().print(table)

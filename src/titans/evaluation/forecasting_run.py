@@ -27,14 +27,14 @@ from titans.models.forecasting import TitansForForecasting
 
 UNTRAINED = ("repeat", "seasonal-naive")
 MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
-FIELD = {"horizons": (96, 192, 336, 720), "context_length": 96, "seeds": 3}
+HORIZONS, LOOK_BACK, SEEDS = (96, 192, 336, 720), 96, 3  # the field's
 
 Progress = Callable[[float, str], None]
 """Called with the share done, 0 to 1, and a line."""
 
 
 def load(
-    path: Path, protocol: str, *, context_length: int = 96, horizons: Sequence[int] = (96, 192, 336, 720)
+    path: Path, protocol: str, *, context_length: int = LOOK_BACK, horizons: Sequence[int] = HORIZONS
 ) -> Evaluation:
     """Read a data set and make it ready by a protocol.
 
@@ -86,7 +86,7 @@ class Evaluation:
         self,
         folder: Path,
         models: Sequence[str],
-        seeds: int = 3,
+        seeds: int = SEEDS,
         *,
         epochs: int | None = None,
         learning_rate: float | None = None,
@@ -118,8 +118,8 @@ class Evaluation:
             KeyboardInterrupt: interrupted; it says how many runs are kept.
         """
         runs = self._plan(models, seeds)
-        changes = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
-        changes = {name: value for name, value in changes.items() if value is not None}
+        given = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
+        changes = {name: value for name, value in given.items() if value is not None}
         for name, value in {**changes, "minutes": math.inf if minutes is None else minutes}.items():
             if not value > 0:
                 raise TitansError(f"{name.replace('_', ' ')} is {value}, expected more than 0")
@@ -142,7 +142,7 @@ class Evaluation:
         return result
 
     def _plan(self, models: Sequence[str], seeds: int) -> list[Run]:
-        """The runs, the quick ones first; refused where a model cannot be what is asked."""
+        """The runs, in the order of the table; refused where a model cannot do what is asked."""
         unknown = [model for model in models if model not in MODELS]
         if unknown or not models or len(set(models)) < len(models):
             wrong = f'"{unknown[0]}" is no model' if unknown else f"the models are {', '.join(models) or 'none'}"
@@ -224,12 +224,13 @@ class Evaluation:
     def _result(self, kept: list[dict[str, Any]], seeds: int, changes: dict[str, Any]) -> ForecastingResult:
         names = [field.name for field in dataclasses.fields(Measurement)]
         benchmark = self.benchmark
-        asked = {"horizons": benchmark.horizons, "context_length": benchmark.context_length, "seeds": seeds}
-        deviations = [
-            f"{name.replace('context_length', 'look-back')} {value if isinstance(value, int) else list(value)}"
-            for name, value in asked.items()
-            if value != FIELD[name]
-        ]
+        deviations = []
+        if set(benchmark.horizons) != set(HORIZONS):
+            deviations.append(f"horizons {', '.join(map(str, benchmark.horizons))}")
+        if benchmark.context_length != LOOK_BACK:
+            deviations.append(f"look-back {benchmark.context_length}")
+        if seeds != SEEDS:
+            deviations.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'}")
         cut = sum(run.get("stopped") == "seconds" for run in kept)
         trained = sum(run["seed"] is not None for run in kept)
         deviations += [f"the time limit ended {cut} of {trained} trainings"] if cut else []

@@ -1,30 +1,31 @@
-"""The usual season of a time step: a day of hours, a week of days, a year of months."""
+"""How many steps a season usually has, by the step of time."""
 
 from __future__ import annotations
 
 from titans.forecasting._pandas import pd
 
-MINUTE, HOUR, DAY = pd.Timedelta(minutes=1), pd.Timedelta(hours=1), pd.Timedelta(days=1)
-WEEK, YEAR = 7 * DAY, pd.Timedelta(days=365.25)
+_A_YEAR = {"Y": 1, "A": 1, "Q": 4, "M": 12, "W": 52}  # steps of calendar frequencies; first letter, without "B"
 
 
 def season(frequency: str | int) -> int:
-    """Say after how many steps a series usually repeats.
+    """Say how many steps come round again, as far as the step of time tells.
 
     Args:
-        frequency: step of time, as a pandas offset alias or a whole number.
+        frequency: the step, as a pandas offset alias or a whole number.
 
     Returns:
-        The steps of an hour for what is shorter than a minute, of a day for what is shorter than one, of a week for
-        days and working days, and of a year for what is longer; 1 where there is no usual season.
+        A day of hours or of minutes, an hour of seconds, a week of days, a year of weeks, months or quarters; 1 for
+        years, for whole-number time, and where nothing is usual.
     """
     if isinstance(frequency, int):
         return 1
-    if frequency == "B":
-        return 5
-    times = pd.date_range("2001-01-01", periods=13, freq=frequency)
-    step = (times[-1] - times[0]) / 12  # months and quarters differ in length
-    if step >= WEEK:
-        return max(1, round(YEAR / step))
-    whole = HOUR if step < MINUTE else DAY if step < DAY else WEEK
-    return 1 if whole % step else int(whole // step)
+    offset = pd.tseries.frequencies.to_offset(frequency)
+    number, code = int(offset.n), offset.rule_code
+    if isinstance(offset, pd.offsets.Day):
+        return 7 if number == 1 else max(365 // number, 1) if number >= 7 else 1
+    if isinstance(offset, pd.offsets.Tick):
+        length = pd.Timedelta(offset)
+        return max(round(pd.Timedelta("1D" if length >= pd.Timedelta("1min") else "1h") / length), 1)
+    if code == "B":
+        return 5 if number == 1 else 1
+    return max(_A_YEAR.get(code.removeprefix("B")[:1], 1) // number, 1)
