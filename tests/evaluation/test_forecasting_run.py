@@ -129,7 +129,7 @@ def test_interruption_keeps_what_is_done(evaluation, tmp_path, monkeypatch):
         if "horizon 8" in line and share > 0.6:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="1 of 2 runs are kept in .* the same command goes on"):
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are kept in .* the same command goes on"):
         evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=interrupted)
     assert files(tmp_path) == {"dlinear-4-0.json"}
     assert not (tmp_path / "forecasting.json").exists()
@@ -190,5 +190,5 @@ def test_damaged_files_are_refused(evaluation, tmp_path):
 
 
 def test_divergence_names_the_run(evaluation, tmp_path):
-    with pytest.raises(TitansError, match="^dlinear, horizon 4, seed 0: training diverged"):
+    with pytest.raises(TitansError, match=r"^dlinear, horizon 4, seed 0: training diverged"):
         evaluation.run(tmp_path, ["dlinear"], 1, learning_rate=1e30)
