@@ -54,11 +54,12 @@ class Errors:
                 f"{tuple(future.shape)}"
             )
         error = prediction.detach().cpu().double() - future.cpu().double()  # not every device knows float64
-        error = error[~future.isnan().cpu()]
+        missing = future.isnan().cpu()
+        error.masked_fill_(missing, 0.0)
         self.squared += float(error.square().sum())
         self.absolute += float(error.abs().sum())
         self.windows += len(future)
-        self.numbers += error.numel()
+        self.numbers += error.numel() - int(missing.sum())
 
     def scores(self) -> Scores:
         """The means over everything counted in; NaN when a forecast was, or nothing counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
