@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -110,6 +111,12 @@ class ForecastStream:
         window = self._points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
         window = torch.where((index >= 0).unsqueeze(-1), window, torch.nan)
         return self._read(window, self._state, False, known)
+
+    def fork(self) -> ForecastStream:
+        """Return a stream that stands where this one does and goes on by itself."""
+        twin = copy.copy(self)
+        twin._points = self._points.clone()  # written in place; all else is replaced
+        return twin
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the stream to one file that `load` reads; a crash leaves the old file or the new one.
