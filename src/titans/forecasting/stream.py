@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -31,16 +31,25 @@ class ForecastStream:
         series: how many series S are read side by side.
         channels: channels C of each. Default: the model's.
         memory: False: forget each window; the frozen twin, for comparisons. Default True.
+        static_covariates: `[S, Z]`, where the model has some.
     """
 
     def __init__(
-        self, model: TitansForForecasting, series: int = 1, channels: int | None = None, memory: bool = True
+        self,
+        model: TitansForForecasting,
+        series: int = 1,
+        channels: int | None = None,
+        memory: bool = True,
+        static_covariates: Tensor | None = None,
     ) -> None:
         self.model, self.memory = model, memory
-        channels = model.config.num_channels if channels is None else channels
+        self._static = None if static_covariates is None else static_covariates.to(model.device)
+        self._channels: int = model.config.num_channels if channels is None else channels
         self._length: int = model.config.context_length
         # What no window has handed to the memory yet, oldest first, with room for a push of L, and how many it is.
-        self._points = torch.full((series, 3 * self._length, channels), torch.nan, device=model.device)
+        # The covariates of each point stand behind it.
+        width = self._channels + model.config.num_future_covariates
+        self._points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device)
         self._filled = torch.zeros(series, dtype=torch.long, device=model.device)
         self._state: MemoryState | None = None  # of all rows; before the first whole window there is none
 
@@ -54,26 +63,28 @@ class ForecastStream:
         """Bytes that the stream holds; they do not grow."""
         return self._points.nbytes + self._filled.nbytes + (0 if self._state is None else self._state.nbytes)
 
-    def update(self, points: Tensor, counts: Tensor | None = None) -> None:
+    def update(self, points: Tensor, counts: Tensor | None = None, future_covariates: Tensor | None = None) -> None:
         """Read new points.
 
         Args:
             points: `[S, n, C]`, or `[n, C]` of a single series; NaN where a value is missing.
             counts: how many of them are new in each series `[S]`; the rest, on the right, is padding. Default: n.
+            future_covariates: the covariates of the new points `[S, n, F]`, where the model has some.
 
         Raises:
             TitansError: points of another shape, or an infinite one.
         """
-        series, _, channels = self._points.shape
+        series = len(self._points)
         points = points.unsqueeze(0) if points.dim() == 2 else points
-        if points.dim() != 3 or points.shape[0] != series or points.shape[2] != channels:
+        if points.dim() != 3 or points.shape[0] != series or points.shape[2] != self._channels:
             raise TitansError(
-                f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {channels}]"
+                f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {self._channels}]"
             )
-        points = points.to(self._points)
+        points, steps = points.to(self._points), points.shape[1]
         if bool(points.isinf().any()):
             raise TitansError("a new point is infinite: hand in NaN where a value is missing")
-        steps = points.shape[1]
+        if (known := self._covariates(future_covariates, steps)) is not None:
+            points = torch.cat([points, known], -1)
         counts = torch.full((series,), steps) if counts is None else counts
         if counts.shape != (series,) or bool(((counts < 0) | (counts > steps)).any()):
             raise TitansError(f"counts must hold a number from 0 to {steps} for each of {series} series")
@@ -81,24 +92,31 @@ class ForecastStream:
         for start in range(0, steps, self._length):  # at most one window becomes whole with each
             self._push(points[:, start : start + self._length], (counts - start).clamp(0, self._length))
 
-    def forecast(self, **covariates: Any) -> ForecastOutput:
+    def forecast(self, future_covariates: Tensor | None = None) -> ForecastOutput:
         """Forecast what follows the last point of each series; the stream stays as it is.
 
         Args:
-            **covariates: `future_covariates` and `static_covariates` as in `TitansForForecasting.forward`.
+            future_covariates: the covariates of the horizon `[S, H, F]`, where the model has some.
 
         Returns:
             The forecast, `[S, H, C]`, without a cache.
 
         Raises:
-            TitansError: a series has no point yet.
+            TitansError: a series has no point yet, or covariates have another shape.
         """
+        known = self._covariates(future_covariates, self.model.config.horizon)
         if not bool((self._filled > 0).all()):
             raise TitansError("there is nothing to forecast from: call update with at least one point of each series")
         index = self._filled.unsqueeze(1) + torch.arange(-self._length, 0, device=self._filled.device)  # [S, L]
         window = self._points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
         window = torch.where((index >= 0).unsqueeze(-1), window, torch.nan)
-        return self._read(window, use_cache=False, **covariates)
+        return self._read(window, self._state, False, known)
+
+    def fork(self) -> ForecastStream:
+        """Return a stream that stands where this one does and goes on by itself."""
+        twin = copy.copy(self)
+        twin._points = self._points.clone()  # written in place; all else is replaced
+        return twin
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the stream to one file that `load` reads; a crash leaves the old file or the new one.
@@ -112,6 +130,8 @@ class ForecastStream:
         state = self._start() if self._state is None else self._state
         memory = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
         tensors = {"memory": memory, "points": self._points.cpu(), "filled": self._filled.cpu()}
+        if self._static is not None:
+            tensors["static"] = self._static.cpu()
         disk.replace(Path(path), safetensors.torch.save(tensors))
 
     @classmethod
@@ -132,7 +152,8 @@ class ForecastStream:
             tensors = safetensors.torch.load(disk.read(Path(path)))
             memory, points, filled = tensors["memory"], tensors["points"], tensors["filled"]
             state, _ = state_file.parse(memory.numpy().tobytes(), model)
-            stream = cls(model, len(points), points.shape[2])
+            channels = points.shape[2] - model.config.num_future_covariates
+            stream = cls(model, len(points), channels, static_covariates=tensors.get("static"))
             if points.shape != stream._points.shape or filled.shape != stream._filled.shape or state.rows % len(points):
                 raise TitansError("its parts do not fit together")
         except OSError as error:
@@ -168,16 +189,41 @@ class ForecastStream:
     def _learn(self, whole: Tensor) -> None:
         """Have the memories of some series read their oldest window."""
         before = self._start() if self._state is None else self._state
-        after = self._read(self._points[:, : self._length], cache=before, use_cache=True).cache
+        after = self._read(self._points[:, : self._length], before, True).cache
         assert after is not None  # asked for
         rows = whole.repeat_interleave(before.rows // len(whole))
         self._state = after.where(rows, before)
 
     def _start(self) -> MemoryState:
-        series, _, channels = self._points.shape
-        return self.model.initial_state(series * (1 if self.model.config.channel_mixing else channels))
+        rows = len(self._points) * (1 if self.model.config.channel_mixing else self._channels)
+        return self.model.initial_state(rows)
 
-    def _read(self, window: Tensor, **kwargs: Any) -> ForecastOutput:
+    def _read(
+        self, window: Tensor, cache: MemoryState | None, use_cache: bool, horizon: Tensor | None = None
+    ) -> ForecastOutput:
+        """Read a window with what is known of it, and of its horizon where the forecast matters."""
+        window, known = window[..., : self._channels], window[..., self._channels :]
         observed = window.isfinite()
-        kwargs.setdefault("cache", self._state)
-        return self.model.forecast(window, observed=None if bool(observed.all()) else observed, **kwargs)
+        if horizon is None:
+            horizon = known.new_zeros(len(known), self.model.config.horizon, known.shape[2])
+        return self.model.forecast(
+            window,
+            observed=None if bool(observed.all()) else observed,
+            future_covariates=torch.cat([known.nan_to_num(), horizon], 1) if known.shape[2] else None,
+            static_covariates=self._static,
+            cache=cache,
+            use_cache=use_cache,
+        )
+
+    def _covariates(self, known: Tensor | None, steps: int) -> Tensor | None:
+        """Check the covariates of some steps."""
+        expected = (len(self._points), steps, self.model.config.num_future_covariates)
+        if not expected[2] and known is None:
+            return None
+        if known is None or tuple(known.shape) != expected or not expected[2]:
+            found = "missing" if known is None else f"of the shape {tuple(known.shape)}"
+            raise TitansError(f"the covariates are {found}, expected {list(expected) if expected[2] else 'none'}")
+        known = known.to(self._points)
+        if not bool(known.isfinite().all()):
+            raise TitansError("a covariate is NaN or infinite: covariates must be known")
+        return known

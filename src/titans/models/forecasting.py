@@ -16,7 +16,7 @@ from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
+LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 @dataclass
@@ -85,7 +85,7 @@ class TitansForForecasting(TitansStack):
 
         Args:
             past_values: the window `[B, L, C]`. A shorter history is padded on the left, as not observed.
-            future_values: what came `[B, H, C]`, for the loss.
+            future_values: what came `[B, H, C]`, for the loss; NaN where it is missing, which does not count.
             observed: `[B, L, C]`, bool, False where a value is missing, whatever stands there. Default: all are.
             future_covariates: `[B, L + H, F]`, known of the window and the horizon, on a scale of about 1.
             static_covariates: `[B, S]`, known of each series, on a scale of about 1.
@@ -205,11 +205,15 @@ class TitansForForecasting(TitansStack):
         return len(self.config.quantiles or [0.5])
 
     def _loss(self, prediction: Tensor, levels: Tensor, future: Tensor) -> Tensor:
+        missing = future.isnan()
         if not self.config.quantiles:
-            return LOSSES[self.config.loss](prediction, future)
-        level = torch.tensor(self.config.quantiles, dtype=levels.dtype, device=levels.device)
-        error = future.unsqueeze(-1) - levels
-        return 2 * torch.maximum(level * error, (level - 1) * error).mean()  # at level 0.5 the mean absolute error
+            future = torch.where(missing, prediction.detach(), future)
+            losses = LOSSES[self.config.loss](prediction, future, reduction="none")
+        else:
+            level = torch.tensor(self.config.quantiles, dtype=levels.dtype, device=levels.device)
+            error = torch.where(missing.unsqueeze(-1), 0.0, future.unsqueeze(-1) - levels)
+            losses = 2 * torch.maximum(level * error, (level - 1) * error).mean(-1)  # at 0.5 the absolute error
+        return losses.sum() / (~missing).sum().clamp(min=1)
 
     def _check(
         self, past: Tensor, future: Tensor | None, observed: Tensor | None, known: Tensor | None, static: Tensor | None
