@@ -1,6 +1,6 @@
 """The field's tables on one data set: the memory, the same network with something else in its place, and baselines.
 
-    python experiments/forecasting/tables.py path/to/ETTh1.csv.gz          # an hour on 2 cores; resumes where it stopped
+    python experiments/forecasting/tables.py path/to/ETTh1.csv.gz        # an hour or two; resumes
     python experiments/forecasting/tables.py path/to/ETTm1.csv.gz --models lmm none
 
 The twins differ in the mixer alone: "none" has feed-forward layers only, "swa" attention (over all patches of the
