@@ -44,7 +44,7 @@ def pattern(count: int, generator: torch.Generator) -> Tensor:
 
 
 def series(count: int, windows: int, change: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw series `[count, windows LENGTH + LENGTH]` that follow one pattern before `change` `[count]` and another after."""
+    """Draw series `[count, windows LENGTH + LENGTH]` that follow one pattern before `change` and another after."""
     steps = torch.arange((windows + 1) * LENGTH)
     place = (steps + torch.randint(PERIOD, (count, 1), generator=generator)) % PERIOD
     before, after = (pattern(count, generator).gather(1, place) for _ in range(2))
@@ -139,8 +139,7 @@ def real(path: Path, windows: int = 8, length: int = 96, horizon: int = 96) -> d
             Streams(values[rows.start : rows.stop], length, horizon, count)
             for rows in (split.train, range(split.validation.start, split.test.start + length))
         )
-        start_linear(model, train, 8)
-        model.linear.requires_grad_(False)
+        start_linear(model, train)
         fit(
             model, train, validation, step=stream_step, epochs=4, batch_size=64 // count, learning_rate=1e-3,
             decay="cosine", weight_decay=0.1, clip=1.0, epoch_steps=70,

@@ -199,7 +199,6 @@ class Evaluation:
                 predict, training = self._build(run)
             if isinstance(predict, _Titans):
                 start_linear(predict.model, train.every(-(-len(train) // WINDOWS)))
-                predict.model.linear.requires_grad_(False)
             history = fit(
                 predict,
                 train,

@@ -17,6 +17,7 @@ from titans.forecasting._pandas import pd
 from titans.forecasting.backtest import Backtest, backtest
 from titans.forecasting.cleaning import listed
 from titans.forecasting.ledger import Ledger, Points, static_numbers
+from titans.forecasting.linear import start_linear
 from titans.forecasting.long_frames import ID, TARGET, TIME, regular
 from titans.forecasting.seasons import season
 from titans.forecasting.stream import ForecastStream
@@ -43,7 +44,8 @@ class TitansForecaster:
     to keep; then the stream reads every series once, from its beginning, in constant space. `predict` forecasts from
     there, and `update` reads new rows, without training.
 
-    Each series is scaled by mean and deviation of the steps that training learns from. The last tenth of a series, at
+    Each series is scaled by mean and deviation of the steps that training learns from, and its mean at each place of
+    the usual season (a day of hours, say) is taken off and put back on the forecast. The last tenth of a series, at
     least a horizon, is not learned from: it decides which epoch's weights are kept. (A series that would not leave two
     horizons and 4 steps is learned from as a whole; where all are, the training samples decide.) Missing values are
     seen as missing, and do not count in the loss. A series of one constant value is forecast as that.
@@ -139,7 +141,7 @@ class TitansForecaster:
         lengths = [len(one.y) for one in panel.series]
         self._check_lengths({one.unique_id: int(np.isfinite(one.y).sum()) for one in panel.series}, max(lengths))
         until = [self._learned(length) for length in lengths]
-        ledger, points = Ledger.open(panel, self.future_covariates, until)
+        ledger, points = Ledger.open(panel, self.future_covariates, until, season(panel.frequency))
         static = static_numbers(static_df, ledger.ids)
         length = self.context_length or self._default_length(lengths, panel.frequency)
         windows = min(self.windows, max((max(until) - self.horizon) // length, 1))
@@ -299,6 +301,7 @@ class TitansForecaster:
             raise TitansError(
                 "no value follows others closely enough to learn from: give longer series with fewer gaps"
             )
+        start_linear(model, training)
         return fit(
             model,
             training,
@@ -308,6 +311,7 @@ class TitansForecaster:
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             decay="cosine",
+            choice="loss",
             clip=_CLIP,
             seed=self.seed,
             seconds=self.seconds,

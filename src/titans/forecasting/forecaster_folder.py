@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 INDEX = "forecaster.json"
 FORMAT, VERSION = "titans-forecaster", 1
 _CONFIG, _WEIGHTS, _STREAM = "config.json", "model.safetensors", "stream.safetensors"
-_FLOATS = ("mean", "std", "low", "high", "covariate_mean", "covariate_std")
+_FLOATS = ("mean", "std", "low", "high", "covariate_mean", "covariate_std", "profile")
 _REMEDY = "use a copy that is whole, or fit again"
 
 
@@ -138,6 +138,7 @@ def _write_ledger(ledger: Ledger) -> dict[str, Any]:
         "unit": last.unit if dates else None,
         "zone": str(last.tz) if dates and last.tz is not None else None,
         "covariates": ledger.covariates,
+        "steps": ledger.steps.tolist(),
         **{name: getattr(ledger, name).tolist() for name in _FLOATS},
     }
     try:
@@ -156,10 +157,10 @@ def _read_ledger(written: dict[str, Any]) -> Ledger:
             last = last.tz_localize("UTC").tz_convert(written["zone"])
     numbers = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
     names = {name: written[name] for name in ("ids", "frequency", "covariates")}
-    ledger = Ledger(**names, last=last, **numbers)
+    ledger = Ledger(**names, last=last, steps=np.array(written["steps"], dtype=np.int64), **numbers)
     series, covariates = (len(ledger.ids),), (len(ledger.covariates),)
-    expected = [series] * 4 + [covariates] * 2
-    if last.shape != series or [numbers[name].shape for name in _FLOATS] != expected:
+    expected = [series] * 4 + [covariates] * 2 + [(*series, max(ledger.profile.shape[-1], 1))]
+    if ledger.steps.shape != series or last.shape != series or [numbers[name].shape for name in _FLOATS] != expected:
         raise ValueError("its parts do not fit together")
     return ledger
 

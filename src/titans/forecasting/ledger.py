@@ -14,6 +14,7 @@ from titans.forecasting._pandas import pd
 from titans.forecasting.cleaning import Floats, listed, spread, to_numbers
 from titans.forecasting.grid import following, places_after
 from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, read_rows, sort_rows
+from titans.forecasting.seasonal import SeasonalProfile
 from titans.forecasting.times import parse_times
 
 LARGEST_GAP = 100_000
@@ -23,7 +24,7 @@ _BOUND = 1e9  # of scaled numbers: their squares must stay finite in float32
 
 @dataclasses.dataclass(frozen=True)
 class Points:
-    """New points of some series, scaled.
+    """New points of some series, scaled and without the season.
 
     Args:
         values: one of each series, `[T, 1]`; NaN where a value is missing.
@@ -42,8 +43,10 @@ class Ledger:
         ids: their names `[S]`.
         frequency: the step of time.
         last: the time of the last point read of each `[S]`.
+        steps: how many were read of each, gaps included `[S]`, int64.
         mean: of each, over the steps that training learns from `[S]`.
         std: the deviation over these; over all steps where that is 0; 1 where that is, too `[S]`.
+        profile: what each does at each place of its season of W steps, scaled `[S, W]`; see `SeasonalProfile`.
         low: the lowest value read of each `[S]`.
         high: the highest; what equals the lowest is constant `[S]`.
         covariates: names of the covariates `[F]`.
@@ -54,8 +57,10 @@ class Ledger:
     ids: list[object]
     frequency: str | int
     last: pd.Index
+    steps: np.ndarray[tuple[int], np.dtype[np.int64]]
     mean: Floats
     std: Floats
+    profile: Floats
     low: Floats
     high: Floats
     covariates: list[str]
@@ -63,13 +68,16 @@ class Ledger:
     covariate_std: Floats
 
     @classmethod
-    def open(cls, panel: Panel, covariates: Sequence[str], lengths: Sequence[int]) -> tuple[Ledger, Points]:
+    def open(
+        cls, panel: Panel, covariates: Sequence[str], lengths: Sequence[int], season: int
+    ) -> tuple[Ledger, Points]:
         """Begin with the series of a panel.
 
         Args:
             panel: the series.
             covariates: the columns that are used.
             lengths: how many steps of each training learns from.
+            season: steps of a season.
 
         Returns:
             The ledger, and the points of the panel.
@@ -90,12 +98,17 @@ class Ledger:
         mean = np.where(given, together, 0.0).sum(0) / count
         std = np.sqrt(np.square(np.where(given, together - mean, 0.0)).sum(0) / count)
         times = [one.times[-1:] for one in panel.series]
+        scales = np.array([np.nanmean(part) for part in learned]), np.array(spread_)
         ledger = cls(
             ids=[one.unique_id for one in panel.series],
             frequency=panel.frequency,
             last=times[0].append(times[1:]),
-            mean=np.array([np.nanmean(part) for part in learned]),
-            std=np.array(spread_),
+            steps=np.zeros(len(panel.series), dtype=np.int64),
+            mean=scales[0],
+            std=scales[1],
+            profile=np.stack(
+                [_profile((y - mean) / std, season) for y, mean, std in zip(learned, *scales, strict=True)]
+            ),
             low=np.array([np.nanmin(one.y) for one in panel.series]),
             high=np.array([np.nanmax(one.y) for one in panel.series]),
             covariates=list(covariates),
@@ -104,6 +117,7 @@ class Ledger:
         )
         numbers = enumerate(zip((one.y for one in panel.series), known, strict=True))
         values = [(ledger._scaled(y, series), ledger._scaled_covariates(given)) for series, (y, given) in numbers]
+        ledger = dataclasses.replace(ledger, steps=np.array([len(one.y) for one in panel.series]))
         return ledger, Points([value for value, _ in values], [covariate for _, covariate in values])
 
     def read(self, frame: pd.DataFrame, notes: list[str]) -> tuple[Ledger, Points]:
@@ -142,6 +156,7 @@ class Ledger:
         ledger = dataclasses.replace(
             self,
             last=last[0].append(last[1:]),
+            steps=self.steps + [len(one) for one in new],
             low=np.array([np.fmin.reduce(one[:, 0], initial=low) for one, low in zip(new, self.low, strict=True)]),
             high=np.array([np.fmax.reduce(one[:, 0], initial=high) for one, high in zip(new, self.high, strict=True)]),
         )
@@ -197,7 +212,10 @@ class Ledger:
 
     def unscaled(self, forecasts: Tensor) -> Floats:
         """Put forecasts `[S, H, Q]` on the scale of the series; a series of one constant value stays at it."""
-        y = forecasts.double().cpu().numpy() * self.std[:, None, None] + self.mean[:, None, None]
+        count, horizon, _ = forecasts.shape
+        season = np.stack([self._season(number, horizon) for number in range(count)])
+        y = forecasts.double().cpu().numpy() + season[:, :, None]
+        y = y * self.std[:, None, None] + self.mean[:, None, None]
         constant = (self.low == self.high)[:, None, None]
         return np.asarray(np.where(constant, self.low[:, None, None], y))
 
@@ -222,8 +240,14 @@ class Ledger:
         return steps
 
     def _scaled(self, y: Floats, number: int) -> Tensor:
-        scaled = np.clip((y - self.mean[number]) / self.std[number], -_BOUND, _BOUND)
+        scaled = (y - self.mean[number]) / self.std[number] - self._season(number, len(y))
+        scaled = np.clip(scaled, -_BOUND, _BOUND)
         return torch.from_numpy(scaled.astype(np.float32)).unsqueeze(-1)
+
+    def _season(self, number: int, count: int) -> Floats:
+        """What the season does in the next steps of a series, `[count]`."""
+        places = (self.steps[number] + np.arange(count)) % self.profile.shape[1]
+        return np.asarray(self.profile[number, places])
 
     def _scaled_covariates(self, values: Floats) -> Tensor:
         scaled = np.clip((values - self.covariate_mean) / self.covariate_std, -_BOUND, _BOUND)
@@ -270,6 +294,11 @@ def _columns(found: Sequence[str], wanted: Sequence[str]) -> list[int]:
             f"{listed([TARGET, *found])}"
         )
     return [list(found).index(name) for name in wanted]
+
+
+def _profile(scaled: Floats, season: int) -> Floats:
+    means: Floats = SeasonalProfile.fit(torch.from_numpy(scaled).unsqueeze(-1), season).means.squeeze(-1).numpy()
+    return means
 
 
 def _deviation(y: Floats) -> float:

@@ -23,6 +23,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[..., tuple[Tensor, Tensor]]
 """`step(model, past, future, ...)`: the forecasts `[B, H, C]` and the loss; dots: what else the batches hold."""
 Decay = Literal["halve", "cosine"]
+Choice = Literal["mse", "loss"]
 
 
 class Batches(Protocol):
@@ -44,12 +45,14 @@ class Epoch:
     Args:
         training_loss: mean loss of its batches while the weights changed.
         validation_mse: mean squared error afterwards, over all validation windows.
+        validation_loss: mean loss afterwards, over the same.
         learning_rate: at its start.
         seconds: since training began.
     """
 
     training_loss: float
     validation_mse: float
+    validation_loss: float
     learning_rate: float
     seconds: float
 
@@ -60,27 +63,30 @@ class History:
 
     Args:
         start_mse: mean squared error before the first step, over all validation windows.
+        start_loss: mean loss before the first step, over the same.
         epochs: its epochs, the last perhaps cut short.
         stopped: by what: "epochs", all were done; "patience"; "seconds".
+        choice: what decided which weights were kept, "mse" or "loss".
     """
 
     start_mse: float
+    start_loss: float
     epochs: tuple[Epoch, ...]
     stopped: str
+    choice: str
 
     @property
     def best(self) -> int:
         """After how many epochs the weights were those that the model was left with."""
-        errors = self._errors()
-        return errors.index(min(errors))
+        errors = [self.start_mse, *(epoch.validation_mse for epoch in self.epochs)]
+        losses = [self.start_loss, *(epoch.validation_loss for epoch in self.epochs)]
+        chosen = errors if self.choice == "mse" else losses
+        return chosen.index(min(chosen))
 
     @property
     def validation_mse(self) -> float:
         """The mean squared error of the model as it was left."""
-        return min(self._errors())
-
-    def _errors(self) -> list[float]:
-        return [self.start_mse, *(epoch.validation_mse for epoch in self.epochs)]
+        return self.epochs[self.best - 1].validation_mse if self.best else self.start_mse
 
 
 def fit(
@@ -95,6 +101,7 @@ def fit(
     learning_rate: float = 1e-4,
     decay: Decay = "halve",
     patience: int = 3,
+    choice: Choice = "mse",
     weight_decay: float = 0.0,
     clip: float | None = None,
     epoch_steps: int | None = None,
@@ -118,7 +125,8 @@ def fit(
         batch_size: windows of one step. Default 32.
         learning_rate: of Adam, at the start. Default 1e-4.
         decay: "halve": half the rate in each epoch after the first; "cosine": down to 0, step by step.
-        patience: give up after so many epochs without a better validation error. Default 3.
+        patience: give up after so many epochs that were no better on validation. Default 3.
+        choice: by what is better: "mse", the squared error of the forecasts, or "loss". Default "mse".
         weight_decay: decoupled, as in AdamW. Default 0.
         clip: largest norm of the gradient. Default: any.
         epoch_steps: most steps of an epoch, which then ends before all windows have been seen. Default: no limit.
@@ -142,16 +150,16 @@ def fit(
     job = _Job(model, step or _plain_step(loss), schedule, clock, weight_decay, clip, progress)
     best, was_training = copy.deepcopy(model.state_dict()), model.training
     with _seeded(seed, job.accelerator.device):
-        history = History(job.validate(validation, batch_size), (), "epochs")
+        history = History(*job.validate(validation, batch_size), (), "epochs", choice)
         for number in range(epochs):
             training_loss = job.train(train, batch_size, _line(history))
-            mse = job.validate(validation, batch_size)
+            mse, loss_ = job.validate(validation, batch_size)
             if not math.isfinite(training_loss + mse):
                 raise TitansError(
                     f"training diverged in epoch {number + 1}: the loss is {training_loss:.4g} and the validation "
                     f"error {mse:.4g}; lower the learning rate, which is {learning_rate:g}"
                 )
-            epoch = Epoch(training_loss, mse, schedule.rate(number * schedule.steps), clock.elapsed())
+            epoch = Epoch(training_loss, mse, loss_, schedule.rate(number * schedule.steps), clock.elapsed())
             history = dataclasses.replace(history, epochs=(*history.epochs, epoch))
             if history.best == number + 1:
                 best = copy.deepcopy(model.state_dict())
@@ -240,16 +248,19 @@ class _Job:
                 break
         return float(torch.stack(losses).double().mean())
 
-    def validate(self, windows: Batches, batch_size: int) -> float:
-        """Return the mean squared error over all windows."""
-        start, errors = self.clock.elapsed(), Errors()
+    def validate(self, windows: Batches, batch_size: int) -> tuple[float, float]:
+        """Return the mean squared error and the mean loss over all windows."""
+        start, errors, total, count = self.clock.elapsed(), Errors(), 0.0, 0
         self.model.eval()
         with torch.no_grad():
             for index in torch.arange(len(windows)).split(batch_size):
                 batch = self._batch(windows, index)
-                errors.add(self.step(self.model, *batch)[0], batch[1])
+                prediction, loss = self.step(self.model, *batch)
+                errors.add(prediction, batch[1])
+                known = int((~batch[1].isnan()).sum())
+                total, count = total + float(loss) * known, count + known
         self.clock.validation = self.clock.elapsed() - start
-        return errors.scores().mse
+        return errors.scores().mse, total / count
 
     def _batch(self, windows: Batches, index: Tensor) -> list[Tensor]:
         return [tensor.to(self.accelerator.device) for tensor in windows.batch(index)]
