@@ -32,6 +32,7 @@ class Outcome:
         backtest: forecasts of the last rows, and their errors beside seasonal-naive's.
         forecast: of what follows the last row; the columns of `TitansForecaster.predict`.
         facts: how it was made, name to value.
+        cut: training was ended by its time limit.
     """
 
     table: Table
@@ -39,6 +40,7 @@ class Outcome:
     backtest: Backtest
     forecast: pd.DataFrame
     facts: dict[str, str]
+    cut: bool
 
     @property
     def channels(self) -> list[str]:
@@ -78,7 +80,9 @@ class Outcome:
         if self.backtest.season == 1:
             sentences.append("This step of time has no usual season: seasonal-naive repeats the last value.")
         for level, covered in self.backtest.coverage.items():
-            sentences.append(f"The {level} % intervals held {covered:.0%} of the values.")
+            sentences.append(f"The {level}% intervals held {covered:.0%} of the values.")
+        if self.cut:
+            sentences.append("Training was ended by its time limit: with more minutes forecasts may be better.")
         return sentences
 
 
@@ -138,7 +142,7 @@ def forecast(
         "training": f"{counted(len(history.epochs), 'epoch')}, ended by {history.stopped}",
         "took": f"{time.monotonic() - start:.0f} s",
     }
-    return Outcome(table, horizon, backtest, forecaster.predict(), facts)
+    return Outcome(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
 
 
 def _select(table: Table, columns: Sequence[str] | None) -> Table:

@@ -172,7 +172,7 @@ def _change(ours: float, naive: float) -> str:
 
 
 def _levels(outcome: Outcome) -> str:
-    return ", ".join(f"{lower.rpartition('-')[2]} %" for lower, _ in _intervals(outcome.forecast))
+    return ", ".join(f"{lower.rpartition('-')[2]}%" for lower, _ in _intervals(outcome.forecast))
 
 
 def _intervals(frame: pd.DataFrame) -> list[tuple[str, str]]:
