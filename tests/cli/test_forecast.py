@@ -102,7 +102,7 @@ def test_binary_and_missing_files(titans, tmp_path):
         (("--horizon", "0"), "--horizon"),
         (("--horizon", "70"), "or a horizon of at most 58"),
         (("--context-length", "3"), "--context-length"),
-        (("--minutes", "nan"), "nan"),
+        (("--minutes", "nan"), "--minutes"),
     ],
 )
 def test_bad_options(titans, file, tmp_path, options, sentence):

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
@@ -117,7 +118,7 @@ def forecast(
     """
     start, table = time.monotonic(), _select(table, columns)
     steps = len(table.frame)
-    settings = {"variant": variant, "context_length": context_length, "seed": seed, "seconds": seconds}
+    settings: dict[str, Any] = {"variant": variant, "context_length": context_length, "seed": seed, "seconds": seconds}
     forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **IN_MINUTES)
     needed = 2 * horizon + MINIMUM_POINTS
     if steps < needed:

@@ -6,6 +6,7 @@ import html
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -23,7 +24,7 @@ SHOWN = 4  # horizons of history in a plot
 # What is drawn in these becomes a variable of the style sheet, which knows the dark.
 INK, GRID, OURS, BACK = "#101112", "#d0d1d2", "#0b6e98", "#c4641a"
 VARIABLES = {INK: "var(--ink)", GRID: "var(--line)", OURS: "var(--ours)", BACK: "var(--back)"}
-DRAWING = {
+DRAWING: Any = {  # typed as a mapping of every setting there is
     "svg.fonttype": "none",
     "font.size": 10,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
@@ -200,9 +201,9 @@ def _plot(outcome: Outcome, channel: str, salt: int) -> str:
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
         if isinstance(history.index, pd.DatetimeIndex):
-            locator = AutoDateLocator(maxticks=7)
+            locator = AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
             axes.xaxis.set_major_locator(locator)
-            axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawing = buffer.getvalue()
