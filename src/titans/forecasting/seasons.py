@@ -25,7 +25,7 @@ def season(frequency: str | int) -> int:
         return 7 if number == 1 else max(365 // number, 1) if number >= 7 else 1
     if isinstance(offset, pd.offsets.Tick):
         length = pd.Timedelta(offset)
-        return max(round(pd.Timedelta("1D" if length >= pd.Timedelta("1min") else "1h") / length), 1)
+        return max(round(float(pd.Timedelta("1D" if length >= pd.Timedelta("1min") else "1h") / length)), 1)
     if code == "B":
         return 5 if number == 1 else 1
     steps: int = _A_YEAR.get(code.removeprefix("B")[:1], 1)

@@ -186,6 +186,7 @@ class ForecastStream:
         self._points = torch.where(whole.view(-1, 1, 1), moved, self._points)
         self._filled = self._filled - self._length * whole
 
+    @torch.no_grad()  # or the state would hold on to the graph of all that it was made from
     def _learn(self, whole: Tensor) -> None:
         """Have the memories of some series read their oldest window."""
         before = self._start() if self._state is None else self._state
@@ -194,6 +195,7 @@ class ForecastStream:
         rows = whole.repeat_interleave(before.rows // len(whole))
         self._state = after.where(rows, before)
 
+    @torch.no_grad()
     def _start(self) -> MemoryState:
         rows = len(self._points) * (1 if self.model.config.channel_mixing else self._channels)
         return self.model.initial_state(rows)

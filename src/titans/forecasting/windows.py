@@ -120,9 +120,9 @@ class Streams:
 class PanelStreams:
     """The samples of several series of different lengths, with covariates.
 
-    Samples end at each step, the later windows whole; what lacks on the left to whole windows, because a sample begins
-    near the beginning of a series, is missing (NaN). The first sample of a series has a past of L steps, or, of a
-    series shorter than L + H, of half of what its horizon leaves, at least `MINIMUM_POINTS`.
+    Samples end at each step. Of a series of 2 K L + H steps or more all samples are whole. Of a shorter one, the first
+    has a past of L steps, or of half of what the horizon leaves if that is less, at least `MINIMUM_POINTS`; what lacks
+    on its left to K windows is missing (NaN), which makes such samples slower to read.
 
     Args:
         values: the series, `[T, C]` each; NaN where a value is missing.
@@ -159,9 +159,7 @@ class PanelStreams:
         self._values = torch.cat(list(values))
         self._known = torch.cat(list(known)) if known else self._values.new_empty(len(self._values), 0)
         self._static = self._values.new_empty(len(values), 0) if static is None else static
-        first = [  # the first step after which a sample forecasts
-            max(span.start, min(context_length, max(MINIMUM_POINTS, (span.stop - horizon) // 2))) for span in spans
-        ]
+        first = [max(span.start, self._shortest(span.stop)) for span in spans]  # steps of the past of first samples
         counts = [max(span.stop - horizon - start + 1, 0) for span, start in zip(spans, first, strict=True)]
         lengths = torch.tensor([len(one) for one in values])
         self._offsets = lengths.cumsum(0) - lengths  # of each series in `_values`
@@ -177,6 +175,13 @@ class PanelStreams:
 
     def __len__(self) -> int:
         return -(-self._total // self._stride)
+
+    def _shortest(self, steps: int) -> int:
+        """The shortest past of a sample from a series of so many steps."""
+        whole = self.windows * self.context_length
+        if steps >= 2 * whole + self.horizon:
+            return whole
+        return min(self.context_length, max(MINIMUM_POINTS, (steps - self.horizon) // 2))
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cut out samples.
