@@ -60,6 +60,16 @@ def test_windows_with_missing_values_are_left_out(close):
     close(model.linear.weight, whole.linear.weight, 1e-5)
 
 
+def test_quantiles_start_at_those_of_the_errors(close):
+    model, windows = make(quantiles=[0.1, 0.5, 0.9]), Windows(SERIES, LENGTH, HORIZON)
+    start_linear(model, windows)
+    past, future = windows.batch(torch.arange(len(windows)))
+    levels = model(past).quantiles
+    covered = (future.unsqueeze(-1) <= levels).double().mean((0, 2))  # [H, Q]
+    close(covered, torch.tensor([0.1, 0.5, 0.9]).expand(HORIZON, 3), 0.02)
+    assert (levels[..., 0] < levels[..., 2]).all()
+
+
 def test_where_there_is_nothing_to_fit_the_model_stays(same):
     model, twin = make(), make()
     assert not start_linear(model, Windows(torch.ones(40, 1), LENGTH, HORIZON))

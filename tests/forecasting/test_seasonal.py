@@ -28,3 +28,13 @@ def test_of_too_few_seasons_there_is_none():
     assert not SeasonalProfile.fit(DAY.repeat(4, 1), 1).at(0, 12).any()
     with pytest.raises(TitansError, match="the season is 0 steps"):
         SeasonalProfile.fit(DAY, 0)
+
+
+def test_what_chance_would_make_is_no_season(close):
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(30 * 12, 2, generator=generator)
+    seasonal = torch.sin(torch.arange(360) * 2 * torch.pi / 12)
+    values = noise + torch.stack([torch.zeros(360), seasonal], 1)
+    means = SeasonalProfile.fit(values, 12).means
+    assert not means[:, 0].any()
+    close(means[:, 1], (values[:, 1].view(30, 12) - values[:, 1].mean()).mean(0), 1e-5)

@@ -8,6 +8,7 @@ from torch import Tensor
 from titans.errors import TitansError
 
 MIN_SEASONS = 4  # fewer say more about the noise than about the season
+MIN_F = 3.0  # the variance of the places' means over what chance alone would make of it (an F statistic)
 
 
 class SeasonalProfile:
@@ -32,8 +33,8 @@ class SeasonalProfile:
             season: steps of a season.
 
         Returns:
-            The profile; 0 everywhere where the series has fewer than `MIN_SEASONS` seasons, and at a place of the
-            season, or in a channel, where nothing was observed.
+            The profile; 0 where the series has fewer than `MIN_SEASONS` seasons, in a channel whose places differ no
+            more than chance would have it, and at a place where nothing was observed.
 
         Raises:
             TitansError: the season is below 1.
@@ -45,7 +46,10 @@ class SeasonalProfile:
             return cls(values.new_zeros(season, channels))
         whole = values[: steps - steps % season].unflatten(0, (-1, season))  # [seasons, season, C]
         means = whole.nanmean(0)
-        return cls((means - means.nanmean(0)).nan_to_num())
+        profile = means - means.nanmean(0)  # [season, C]
+        chance = (whole - means).square().nanmean((0, 1)) / len(whole)  # what noise alone makes of a mean's variance
+        certain = profile.square().nanmean(0) > MIN_F * chance
+        return cls(torch.where(certain, profile, 0.0).nan_to_num())
 
     def at(self, start: int, steps: int) -> Tensor:
         """Return the profile over some time.

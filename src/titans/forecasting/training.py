@@ -167,6 +167,8 @@ def fit(
             if reason is not None and number < epochs - 1:
                 history = dataclasses.replace(history, stopped=reason)
                 break
+    if progress is not None:
+        progress(1.0, _line(history))
     model.load_state_dict(best)
     model.train(was_training)
     return history
