@@ -11,6 +11,7 @@ import torch
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.arguments import check_whole
 from titans.forecasting.baselines import SeasonalNaive
 from titans.forecasting.cleaning import Floats, fill, listed
 from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, Series, regular
@@ -66,8 +67,7 @@ def backtest(
 ) -> Backtest:
     """Do what `TitansForecaster.backtest` says."""
     for name, value in (("windows", windows), ("step", step)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise TitansError(f"{name} is {value!r}, expected a whole number of at least 1")
+        check_whole(name, value)
     panel = regular(df, forecaster.frequency)
     horizon, held_out = forecaster.horizon, (windows - 1) * step + forecaster.horizon
     _check_lengths(panel, held_out, horizon, windows)

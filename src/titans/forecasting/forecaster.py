@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +13,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.arguments import check_levels, check_names, check_positive, check_whole
 from titans.forecasting.backtest import Backtest, backtest
 from titans.forecasting.cleaning import listed
 from titans.forecasting.ledger import Ledger, Points, static_numbers
 from titans.forecasting.linear import start_linear
-from titans.forecasting.long_frames import ID, TARGET, TIME, regular
+from titans.forecasting.long_frames import ID, TIME, regular
 from titans.forecasting.seasons import season
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import History, fit
@@ -91,8 +91,8 @@ class TitansForecaster:
         **config: Any,
     ) -> None:
         self.horizon, self.context_length, self.frequency = horizon, context_length, frequency
-        self.quantiles = _levels(quantiles)
-        self.future_covariates = _names(future_covariates)
+        self.quantiles = check_levels(quantiles)
+        self.future_covariates = check_names(future_covariates)
         self.variant, self.windows, self.epochs, self.batch_size = variant, windows, epochs, batch_size
         self.learning_rate, self.seed, self.seconds, self.config = learning_rate, seed, seconds, config
         self.model: TitansForForecasting | None = None
@@ -151,7 +151,7 @@ class TitansForecaster:
             torch.manual_seed(self.seed)
             model = TitansForForecasting(config)
         history = self._train(model, points, static, windows, until, progress)
-        model.eval()
+        model.train(False)
         stream = ForecastStream(model, len(ledger.ids), memory=windows > 1, static_covariates=static)
         _feed(stream, points)
         self.model, self.history, self.ledger, self.stream, self.notes = model, history, ledger, stream, panel.notes
@@ -356,16 +356,11 @@ class TitansForecaster:
     def _check(self) -> None:
         """Refuse settings that cannot work."""
         for name in ("horizon", "windows", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise TitansError(f"{name} is {value!r}, expected a whole number of at least 1")
-        for name in ("learning_rate", "seconds"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if (value is not None or name != "seconds") and not (number and 0 < value < math.inf):
-                raise TitansError(f"{name} is {value!r}, expected a number above 0")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
-            raise TitansError(f"seed is {self.seed!r}, expected a whole number of at least 0")
+            check_whole(name, getattr(self, name))
+        check_positive("learning_rate", self.learning_rate)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        check_whole("seed", self.seed, 0)
         if self.config.get("tokens", "patch") != "patch" or self.config.get("channel_mixing"):
             raise TitansError("each series is a stream of its own here: leave tokens and channel_mixing as they are")
         known = set(TitansForecastingConfig.hints()) - set(_SET_HERE)
@@ -401,29 +396,3 @@ def _feed(stream: ForecastStream, points: Points) -> None:
 def _counts(samples: PanelStreams) -> bool:
     """Whether any future counts."""
     return any(bool((~samples.batch(index)[1].isnan()).any()) for index in torch.arange(len(samples)).split(64))
-
-
-def _levels(quantiles: Sequence[float] | None) -> list[float] | None:
-    """Check the levels, sort them, and put the median among them."""
-    if quantiles is None:
-        return None
-    try:
-        levels = sorted({0.5, *(float(level) for level in quantiles)})
-    except (TypeError, ValueError):
-        levels = [math.nan]
-    symmetric = all(abs(low + high - 1) < 1e-9 for low, high in zip(levels, reversed(levels), strict=True))
-    if not symmetric or not all(0 < level < 1 for level in levels):
-        raise TitansError(
-            f"quantiles are {quantiles!r}, expected levels between 0 and 1 that come in pairs, such as (0.1, 0.5, 0.9)"
-        )
-    return levels
-
-
-def _names(names: Sequence[str]) -> list[str]:
-    listing = [names] if isinstance(names, str) else list(names)
-    wrong = [name for name in listing if not isinstance(name, str) or name in (ID, TIME, TARGET)]
-    if wrong or len(set(listing)) < len(listing):
-        raise TitansError(
-            f"future_covariates are {names!r}, expected names of columns other than unique_id, ds and y, each once"
-        )
-    return listing

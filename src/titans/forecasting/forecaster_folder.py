@@ -74,7 +74,7 @@ def load(kind: type[TitansForecaster], folder: str | os.PathLike[str]) -> Titans
         config = TitansForecastingConfig.from_dict(json.loads(files[_CONFIG]))
         model = TitansForForecasting(config)
         model.load_state_dict(safetensors.torch.load(files[_WEIGHTS]))
-        model.eval()
+        model.train(False)
         ledger = _read_ledger(index["ledger"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
         if isinstance(error, TitansError):
@@ -155,7 +155,7 @@ def _read_ledger(written: dict[str, Any]) -> Ledger:
         last = pd.DatetimeIndex(last.to_numpy().view(f"M8[{written['unit']}]"))
         if written["zone"] is not None:
             last = last.tz_localize("UTC").tz_convert(written["zone"])
-    numbers = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
+    numbers: dict[str, Any] = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
     names = {name: written[name] for name in ("ids", "frequency", "covariates")}
     ledger = Ledger(**names, last=last, steps=np.array(written["steps"], dtype=np.int64), **numbers)
     series, covariates = (len(ledger.ids),), (len(ledger.covariates),)

@@ -156,7 +156,7 @@ class Ledger:
         ledger = dataclasses.replace(
             self,
             last=last[0].append(last[1:]),
-            steps=self.steps + [len(one) for one in new],
+            steps=self.steps + np.array([len(one) for one in new], dtype=np.int64),
             low=np.array([np.fmin.reduce(one[:, 0], initial=low) for one, low in zip(new, self.low, strict=True)]),
             high=np.array([np.fmax.reduce(one[:, 0], initial=high) for one, high in zip(new, self.high, strict=True)]),
         )
