@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from titans.models.configuration import TitansConfig
     from titans.models.memory_state import MemoryState
     from titans.models.modeling import TitansForCausalLM, TitansModel
+    from titans.models.presets import from_preset, presets
     from titans.models.watching import watch
     from titans.models.write_policy import WritePolicy
     from titans.ops import associative_memory, initial_state
@@ -28,7 +29,9 @@ __all__ = [
     "TitansModel",
     "WritePolicy",
     "associative_memory",
+    "from_preset",
     "initial_state",
+    "presets",
     "watch",
 ]
 
@@ -42,7 +45,9 @@ _HOME = {
     "TitansModel": "titans.models.modeling",
     "WritePolicy": "titans.models.write_policy",
     "associative_memory": "titans.ops",
+    "from_preset": "titans.models.presets",
     "initial_state": "titans.ops",
+    "presets": "titans.models.presets",
     "watch": "titans.models.watching",
 }
 
