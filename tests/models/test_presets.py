@@ -100,7 +100,8 @@ def test_products_with_weights_equal_what_torch_counts(make_model, variant):
     products = sum(counted.get(op, 0) for op in (torch.ops.aten.mm, torch.ops.aten.addmm))
     if variant == "swa":
         products -= 2 * 2 * (2 * 2 * 8 * 8)  # keys and values of the persistent tokens: once a call, not a token
-    assert products == tokens * (flops_per_token(model.config, tokens) - 2 * OWN[variant])
+    expected = tokens * (flops_per_token(model.config, tokens) - 2 * OWN[variant])
+    assert products == pytest.approx(expected, abs=tokens / 2)  # a token's are a whole number
 
 
 def test_memory_costs(make_model):

@@ -131,7 +131,7 @@ def intermediate_size(parameters: float, fields: dict[str, Any]) -> int:
         The closest multiple of `STEP`, and at least that.
     """
     config = TitansConfig(**fields, intermediate_size=STEP)
-    per_unit = 3 * config.hidden_size * config.num_hidden_layers  # parameters for each unit of the width
+    per_unit: int = 3 * config.hidden_size * config.num_hidden_layers  # parameters for each unit of the width
     missing: float = parameters - count_parameters(config)
     return STEP * max(1, round(1 + missing / per_unit / STEP))
 
