@@ -144,7 +144,7 @@ def count_parameters(config: TitansConfig) -> int:
     one = TitansConfig(**config.to_dict() | {"num_hidden_layers": kinds})
     with torch.device("meta"):
         model = TitansForCausalLM(one)
-    blocks = [sum(p.numel() for p in block.parameters()) for block in model.model.layers]
+    blocks: list[int] = [sum(p.numel() for p in block.parameters()) for block in model.model.layers]
     total: int = sum(p.numel() for p in model.parameters()) - sum(blocks)
     return total + sum(blocks[i % kinds] for i in range(config.num_hidden_layers))
 
