@@ -26,15 +26,18 @@ SIZES = {
     "sliding_window": 5,
     "segment_length": 4,
     "num_persistent_tokens": 2,
+    "num_memory_tokens": 2,
     "memory_expansion": 2,
     "memory_chunk_size": 3,
 }
 BASELINES = ("retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2")
-VARIANTS = ("lmm", "mac", "mag", "mal", "swa", *BASELINES)
+VARIANTS = ("lmm", "mac", "mag", "mal", "transformer", "swa", "rmt", *BASELINES)
 TOKEN = {"memory_rule": "token", "memory_depth": 1}
 BARE = {"num_persistent_tokens": 0, "memory_convolution": False, "memory_momentum": False, "memory_forgetting": False}
 MODELS = {  # layers alone are tested with every switch; here, with each variant, those that change its state
     **{variant: {"variant": variant} for variant in VARIANTS},
+    "ttt-linear": {"variant": "ttt-linear"},
+    "gated-deltanet-h2": {"variant": "gated-deltanet-h2", "num_hidden_layers": 3},
     "lmm-token": {"variant": "lmm", **TOKEN},
     "mac-retrieved": {"variant": "mac", "num_retrieved_tokens": 3},
     "mac-chunk-gates": {"variant": "mac", "memory_gates": "chunk"},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from titans.models.forecasting_configuration import TitansForecastingConfig
     from titans.models.memory_state import MemoryState
     from titans.models.modeling import TitansForCausalLM, TitansModel
+    from titans.models.presets import from_preset, presets
     from titans.models.watching import watch
     from titans.models.write_policy import WritePolicy
     from titans.ops import associative_memory, initial_state
@@ -36,7 +37,9 @@ __all__ = [
     "TitansModel",
     "WritePolicy",
     "associative_memory",
+    "from_preset",
     "initial_state",
+    "presets",
     "watch",
 ]
 
@@ -54,7 +57,9 @@ _HOME = {
     "TitansModel": "titans.models.modeling",
     "WritePolicy": "titans.models.write_policy",
     "associative_memory": "titans.ops",
+    "from_preset": "titans.models.presets",
     "initial_state": "titans.ops",
+    "presets": "titans.models.presets",
     "watch": "titans.models.watching",
 }
 

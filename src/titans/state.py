@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from titans.ops import AssociativeMemoryState, GatedDeltaRuleState, SelectiveScanState
-from titans.ops.state import State
+from titans.ops.state import GrowingState, State
 
 __all__ = [
     "AttentionState",
+    "FullAttentionState",
+    "GrowingState",
     "LinearRecurrenceState",
     "MemoryAsContextState",
     "MemoryAsGateState",
     "NeuralMemoryState",
+    "SegmentState",
     "SelectiveStateSpaceState",
     "State",
     "WriteState",
@@ -103,6 +106,19 @@ class AttentionState(State):
     filled: Tensor
 
 
+class FullAttentionState(GrowingState):
+    """State of `FullAttention`: all that was read.
+
+    Args:
+        filled: tokens read, `[B]`, int64.
+        keys: their keys, with positions, `[B, M, D]`; the newest is the last.
+        values: their values `[B, M, D]`.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
 class LinearRecurrenceState(State):
     """State of the mixers over `titans.ops.gated_delta_rule`.
 
@@ -152,4 +168,16 @@ class MemoryAsContextState(State):
     query_tail: Tensor | None
     keys: Tensor
     values: Tensor
+    offset: int | Tensor
+
+
+class SegmentState(State):
+    """What RMT carries besides the keys and values of the open segment.
+
+    Args:
+        memory: the memory tokens that the last segment left, `[B, m, D]`.
+        offset: tokens read of the current segment: one integer, or int64 `[B]`.
+    """
+
+    memory: Tensor
     offset: int | Tensor

@@ -62,6 +62,33 @@ def test_info_knows_all_variants(titans, model_folder, tmp_path, variant):
     assert f"{TitansForCausalLM(config).initial_state(1).nbytes:,} bytes a stream" in printed
 
 
+@pytest.mark.parametrize(("name", "expected"), [
+    ("transformer-tiny", ["everything that was read", "no memory", "32 bytes at the start of a stream",
+                          "2,048 bytes more, without end"]),
+    ("rmt-tiny", ["its segment of 64 tokens, and 16 memory tokens", "4,128 bytes at the start",
+                  "2,048 bytes more, up to the end of a segment of 64", "memory tokens +4,096 bytes"]),
+    ("samba-tiny", ["attention sees +64 tokens\n", "bytes a stream, however long it is"]),
+    ("titans-mac-tiny", ["parameters +297,496", "bytes a stream, however long it is"]),
+])  # fmt: skip
+def test_info_of_presets(titans, name, expected):
+    from titans.models.flops import flops_per_token
+    from titans.models.presets import from_preset
+
+    printed = titans("info", "--preset", name).stdout
+    model = from_preset(name)
+    for pattern in expected:
+        assert re.search(pattern, printed), pattern
+    assert f"{model.num_parameters():,}\n" in printed
+    assert f"{model.initial_state(1).nbytes:,} bytes" in printed
+    assert re.search(rf"FLOPs a token +{flops_per_token(model.config, 4096):,}, the mean of a stream of 4,096", printed)
+
+
+def test_info_wants_one_model(titans, model_folder):
+    for words in ((), (model_folder, "--preset", "mamba-tiny")):
+        assert "give either a MODEL or --preset NAME" in titans("info", *words, status=2).stderr
+    assert "did you mean mamba-tiny" in titans("info", "--preset", "mambo-tiny", status=2).stderr
+
+
 def test_info_needs_no_weights(titans, model_folder, tmp_path):
     (tmp_path / "config.json").write_bytes((model_folder / "config.json").read_bytes())
     assert "parameters" in titans("info", tmp_path).stdout

@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from titans import NeuralMemory
+from titans.layers import ttt
 from titans.layers.attention import Attention, SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
+from titans.layers.full_attention import FullAttention
 from titans.layers.gated_delta_net import GatedDeltaNet
 from titans.layers.gated_linear_attention import GatedLinearAttention
 from titans.layers.mamba import Mamba
@@ -45,6 +47,9 @@ MIXERS = {
     "memory-token-channelwise": lambda: memory(**TOKEN, channelwise_forgetting=True, residual=True),
     "attention": attention,
     "attention-one": lambda: attention(window=1, persistent_tokens=0),
+    "attention-full": lambda: FullAttention(DIM, HEADS),
+    "ttt-linear": lambda: memory(**ttt.LINEAR),
+    "ttt-mlp": lambda: memory(**ttt.MLP),
     "gate": lambda: MemoryAsGate(attention(), memory()),
     "gate-token": lambda: MemoryAsGate(attention(persistent_tokens=0), memory(**TOKEN)),
     "context": context,

@@ -1,9 +1,11 @@
-"""Sliding-window attention, against one query at a time."""
+"""Attention, over a sliding window and over everything, against one query at a time."""
 
 import pytest
 import torch
 
 from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.full_attention import FullAttention
+from titans.state import FullAttentionState
 
 DIM = 16
 
@@ -20,6 +22,42 @@ def test_equals_attention_written_out(scrambled, literal_attention, close, windo
             literal(x[:, t], t, [(x[:, j], j) for j in range(max(0, t - window + 1), t + 1)]) for t in range(count)
         ]
         close(layer(x)[0], torch.stack(expected, 1), 1e-11)
+
+
+@pytest.mark.parametrize("lengths", [[1], [13], [5, 1, 7]])
+def test_full_attention_equals_attention_written_out(scrambled, literal_attention, close, stream, lengths):
+    layer, count = scrambled(FullAttention(DIM, 2)), sum(lengths)
+    x = torch.randn(2, count, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    literal = literal_attention(layer.attention)
+    with torch.no_grad():
+        expected = [literal(x[:, t], t, [(x[:, j], j) for j in range(t + 1)]) for t in range(count)]
+        y, state = stream(lambda start, stop, state: layer(x[:, start:stop], state), lengths)
+        close(y, torch.stack(expected, 1), 1e-11)
+        close(state.values, layer.attention.value(x), 1e-11)
+    assert state.filled.tolist() == [count, count]
+
+
+def test_states_of_full_attention_that_differ_in_length(scrambled, same):
+    """Selecting drops what no row has read, joining and mixing fill up: a row is what it would be alone."""
+    layer = scrambled(FullAttention(DIM, 2))
+    x = torch.randn(2, 9, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[1, 2:7] = False
+    with torch.no_grad():
+        _, both = layer(x, mask=mask)
+        assert both.filled.tolist() == [9, 4]
+        assert both.keys.shape[1] == 9
+        rows = [both.select(torch.tensor([i])) for i in range(2)]
+        assert [row.keys.shape[1] for row in rows] == [9, 4]
+        same(rows[1], both.row(1))
+        joined = FullAttentionState.cat(rows)
+        for i in range(2):
+            same(joined.row(i), rows[i])
+        one = layer(x[:, :3])[1]
+        mixed = one.where(torch.tensor([True, False]), both)
+        assert mixed.keys.shape[1] == 4
+        same(mixed.row(0), one.row(0))
+        same(mixed.row(1), rows[1])
 
 
 def test_nothing_depends_on_the_absolute_position(scrambled, close):

@@ -146,7 +146,7 @@ def test_rows_of_states_can_be_mixed(make_model, variant, close):
         close(found.logits[:1], model(more[:1], cache=a.select(torch.tensor([0]))).logits, 1e-11)
         close(found.logits[1:], model(more[1:], cache=b.select(torch.tensor([1]))).logits, 1e-11)
         again = model(more[:, :1], cache=found.cache).cache
-        assert again.nbytes >= a.nbytes
+        assert again.nbytes >= a.nbytes or variant == "rmt"  # its segment is over, and keys and values dropped
         assert torch.equal(generate(model, more, cache=mixed)[0, 6:],
                            generate(model, more[:1], cache=a.select(torch.tensor([0])))[0, 6:])  # fmt: skip
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from titans import MemoryState, NeuralMemory, TitansConfig, TitansForCausalLM, TitansModel
 from titans.layers.attention import SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
+from titans.layers.full_attention import FullAttention
 from titans.layers.gated_delta_net import GatedDeltaNet
 from titans.layers.gated_linear_attention import GatedLinearAttention
 from titans.layers.mamba import Mamba
@@ -24,12 +25,14 @@ from titans.layers.memory_as_gate import MemoryAsGate
 from titans.layers.retention import Retention
 
 VOCABULARY = 23
-MIXERS = {
+MIXERS = {  # of each block
     "lmm": [NeuralMemory],
     "mac": [MemoryAsContext],
     "mag": [MemoryAsGate],
     "mal": [NeuralMemory, SlidingWindowAttention],
+    "transformer": [FullAttention],
     "swa": [SlidingWindowAttention],
+    "rmt": [FullAttention],
     "retnet": [Retention],
     "gla": [GatedLinearAttention],
     "deltanet": [DeltaNet],
@@ -156,11 +159,24 @@ def test_the_input_state_is_not_modified(model, same):
 
 
 def test_state_size_does_not_depend_on_the_tokens_read(model):
+    if model.config.variant in ("transformer", "rmt"):
+        pytest.skip("the keys and values of all tokens: see below")
     assert {read(model, text(1, n))[1].nbytes for n in (1, 3, 10, 60)} == {model.initial_state(1).nbytes}
+
+
+def test_state_grows_with_full_attention(make_model):
+    """By a key and a value of 8 channels for each token and block: without end, or up to the end of a segment."""
+    transformer, rmt = make_model("transformer"), make_model("rmt")
+    for n in (1, 3, 60):
+        assert read(transformer, text(1, n))[1].nbytes == transformer.initial_state(1).nbytes + n * 2 * 2 * 8 * 8
+    for n, held in ((1, 2 + 1), (3, 2 + 3), (4, 0), (60, 0), (63, 2 + 3)):
+        assert read(rmt, text(1, n))[1].nbytes == rmt.initial_state(1).nbytes + held * 2 * 2 * 8 * 8
 
 
 def test_composition(make_model, variant, close):
     """Blocks of pre-norm residual mixers in the paper's order, each followed by a feed-forward layer."""
+    if variant == "rmt":
+        pytest.skip("its blocks see more than the tokens: see test_segment_recurrence.py")
     model = make_model(variant)
     ids = text(2, 9)
 
@@ -176,6 +192,20 @@ def test_composition(make_model, variant, close):
             y, mlp = norm(x, block.feed_forward_norm), block.feed_forward
             x = x + (F.silu(y @ mlp.gate.weight.T) * (y @ mlp.up.weight.T)) @ mlp.down.weight.T
         close(read(model, ids)[0], norm(x, model.model.norm) @ model.lm_head.weight.T, 1e-11)
+
+
+def test_blocks_that_take_turns(make_model):
+    """Samba and Gated DeltaNet-H2 have one mixer a block, and every mixer a feed-forward layer, as published."""
+    kinds = {
+        ("samba", 4): 2 * [Mamba, SlidingWindowAttention],
+        ("gated-deltanet-h2", 5): [Mamba2, GatedDeltaNet, SlidingWindowAttention, Mamba2, GatedDeltaNet],
+    }
+    for (variant, layers), expected in kinds.items():
+        model = make_model(variant, num_hidden_layers=layers)
+        assert [type(mixer) for block in model.model.layers for mixer in block.mixers] == expected
+        assert not [name for name, _ in model.named_parameters() if "persistent" in name]
+    with pytest.raises(ValueError, match="num_hidden_layers=2 has no room for the 3 kinds of block"):
+        TitansConfig(variant="gated-deltanet-h2", num_hidden_layers=2)
 
 
 def test_persistent_tokens_are_where_attention_or_memory_sees_them(make_model):
@@ -447,6 +477,8 @@ def test_state_of_another_configuration(make_model, variant):
         changes += [{"memory_heads": 1}, {"memory_convolution": False}]
     if variant in ("mag", "mal", "swa"):
         changes += [{"sliding_window": 6}]
+    if variant == "rmt":
+        changes += [{"num_memory_tokens": 3}]
     if variant == "mac":
         changes += [{"segment_length": 5}, {"num_retrieved_tokens": 3}]
     for change in changes:

@@ -301,6 +301,23 @@ def test_windows_hold_no_more_than_fits(make_model, read):
         parse(rewritten(content, {"layers.0.0.filled": torch.tensor([6])}), model)
 
 
+@pytest.mark.parametrize(("name", "change", "message"), [
+    ("layers.0.0.filled", lambda x: x + 1, "counts from 8 to 8, beyond 0 to 7"),
+    ("layers.0.0.keys", lambda x: x[:, 1:], "filled counts from 7 to 7, beyond 0 to 6"),
+    ("layers.0.0.values", lambda x: x[:, 1:], r"values is torch.float32 \[1, 6, 8\], expected the shape \[1, 7, 8\]"),
+    ("layers.0.0.keys", lambda x: x[..., 1:], r"keys is torch.float32 \[1, 7, 7\], expected the shape \[1, 7, 8\]"),
+    ("layers.0.0.keys", lambda x: x[:, 0], "keys is"),
+    ("segment.memory", lambda x: x[:, :1], r"memory is torch.float32 \[1, 1, 8\], expected the shape \[1, 2, 8\]"),
+])  # fmt: skip
+def test_lies_about_what_grows(make_model, read, name, change, message):
+    model = make_model("rmt" if "segment" in name else "transformer", torch.float32)
+    state = read(model, 7)[1]
+    content = dump(state, model)
+    spoilt = change(dict(flatten(state))[name]).contiguous()
+    with pytest.raises(StateFileError, match=message):
+        parse(rewritten(content, {name: spoilt}), model)
+
+
 def test_a_state_that_could_not_be_read_back_is_not_written(tiny, read, tmp_path):
     _, state = read(tiny, 3)
     for broken in (state.map(lambda x: x * torch.nan if x.is_floating_point() else x), state.to(torch.float16)):

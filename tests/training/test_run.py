@@ -261,5 +261,5 @@ def test_every_variant_can_be_built(make_recipe):
     from titans.data import byte_tokenizer
 
     for variant in VARIANTS:
-        fields = dict(make_recipe().model) | {"variant": variant}
+        fields = dict(make_recipe().model) | {"variant": variant, "num_hidden_layers": 3}
         assert build_model(fields, byte_tokenizer()).config.variant == variant

@@ -172,7 +172,9 @@ def test_label_smoothing_is_applied(tmp_path):
     assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("variant", ["lmm", "mac", "mag", "mal", "swa", "mamba2", "gated-deltanet"])
+@pytest.mark.parametrize(
+    "variant", ["lmm", "mac", "mag", "mal", "transformer", "swa", "rmt", "mamba2", "gated-deltanet"]
+)
 def test_state_survives_saving(variant, tmp_path):
     model = make_model(variant).eval()
     ids = torch.randint(VOCABULARY, (3, 21))

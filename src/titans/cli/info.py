@@ -8,25 +8,43 @@ from typing import Annotated, Any
 
 import typer
 
+CONTEXT = 4096  # tokens of a stream, over which the cost of a token is averaged
 
-def info(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")]) -> None:
-    """What a model is made of, and how much memory its state takes, without loading the weights.
+
+def info(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A model folder or hub id.")] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="A preset instead, such as titans-mac-170m.")
+    ] = None,
+) -> None:
+    """What a model is made of, what its state takes and what a token costs, without loading the weights.
 
     [bold]Example:[/] titans info runs/tiny-cpu
     """
+    from titans.errors import TitansError
+    from titans.models.flops import flops_per_token
+    from titans.models.presets import preset_config
     from titans.training.pretrained import load_config
 
-    config = load_config(model)
+    if (model is None) == (preset is None):
+        raise TitansError("give either a MODEL or --preset NAME")
+    config = load_config(model) if model is not None else preset_config(preset or "")
     described = describe(config)
+    growing = sum(described["growth"])
+    limit = {"transformer": "without end", "rmt": f"up to the end of a segment of {config.segment_length:,}"}
+    constant = "a stream, however long it is" if not growing else "at the start of a stream"
     rows = [
         ("variant", f"{config.variant}, {config.num_hidden_layers} layers of width {config.hidden_size}"),
         ("vocabulary", f"{config.vocab_size:,} tokens"),
         ("attention sees", _window(config)),
-        ("memory chunk", f"{config.memory_chunk_size:,} tokens" if config.variant != "swa" else "no memory"),
+        ("memory chunk", f"{config.memory_chunk_size:,} tokens" if has_memory(config) else "no memory"),
         ("parameters", f"{sum(described['parameters'].values()):,}"),
         *((f"  {part}", f"{count:,}") for part, count in described["parameters"].items()),
-        ("state", f"{sum(described['state']):,} bytes a stream, however long it is"),
-        *((f"  layer {i}", f"{size:,} bytes") for i, size in enumerate(described["state"])),
+        ("state", f"{sum(described['state']):,} bytes {constant}"),
+        *((f"  layer {i}", f"{size:,} bytes") for i, size in enumerate(described["state"][: config.num_hidden_layers])),
+        *(("  memory tokens", f"{size:,} bytes") for size in described["state"][config.num_hidden_layers :]),
+        *([("  each token", f"{growing:,} bytes more, {limit[config.variant]}")] if growing else []),
+        ("FLOPs a token", f"{flops_per_token(config, CONTEXT):,}, the mean of a stream of {CONTEXT:,} tokens, forward"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
@@ -41,11 +59,13 @@ def describe(config: Any) -> dict[str, Any]:
 
     Returns:
         `parameters`: how many each kind of component has, a shared tensor counted once; `state`: bytes of one
-        stream's state for each layer.
+        stream's state for each layer, and of RMT's memory tokens; `growth`: by how many bytes those of each layer grow
+        with a token.
     """
     import torch
 
     from titans.models.modeling import TitansForCausalLM
+    from titans.state import GrowingState
 
     # Persistent tokens do not change the state's shapes, and reading them takes more than the meta device can do.
     without_persistent = copy.deepcopy(config)
@@ -60,8 +80,23 @@ def describe(config: Any) -> dict[str, Any]:
         parameters[kinds.get(owner, "norms and gates")] += parameter.numel()
     return {
         "parameters": dict(parameters),
-        "state": [sum(part.nbytes for part in layer) for layer in state.layers],
+        "state": [
+            *(sum(part.nbytes for part in layer) for layer in state.layers),
+            *([] if state.segment is None else [state.segment.nbytes]),
+        ],
+        "growth": [
+            sum(part.resized(1).nbytes - part.nbytes for part in layer if isinstance(part, GrowingState))
+            for layer in state.layers
+        ],
     }
+
+
+def has_memory(config: Any) -> bool:
+    """Tell whether a model has more than attention."""
+    from titans.models.configuration import VARIANTS
+
+    attention = {"attention", "attention_alone", "full_attention"}
+    return any(mixer not in attention for block in VARIANTS[config.variant] for mixer in block)
 
 
 def _kinds(model: Any) -> dict[str, str]:
@@ -70,17 +105,21 @@ def _kinds(model: Any) -> dict[str, str]:
 
     from titans.layers.attention import Attention, SlidingWindowAttention
     from titans.layers.feed_forward import SwiGLU
+    from titans.layers.full_attention import FullAttention
     from titans.layers.linear_recurrence import LinearRecurrence
     from titans.layers.mamba import Mamba
     from titans.layers.mamba2 import Mamba2
     from titans.layers.memory_as_context import MemoryAsContext
     from titans.layers.neural_memory import NeuralMemory
+    from titans.models.segment_recurrence import SegmentRecurrence
 
     labels: dict[type, str] = {
         nn.Embedding: "embedding",
         NeuralMemory: "memory",
         Attention: "attention",
         SlidingWindowAttention: "attention",
+        FullAttention: "attention",
+        SegmentRecurrence: "memory",
         SwiGLU: "feed-forward",
     }
     kinds = {f"{name}.": labels[type(module)] for name, module in model.named_modules() if type(module) in labels}
@@ -95,11 +134,16 @@ def _kinds(model: Any) -> dict[str, str]:
 def _window(config: Any) -> str:
     from titans.models.configuration import VARIANTS
 
+    mixers = {mixer for block in VARIANTS[config.variant] for mixer in block}
     match config.variant:
-        case variant if not {"attention", "memory_as_gate", "memory_as_context"} & {*VARIANTS[variant]}:
-            return "nothing: there is no attention"
+        case "transformer":
+            return "everything that was read"
+        case "rmt":
+            return f"its segment of {config.segment_length:,} tokens, and {config.num_memory_tokens} memory tokens"
         case "mac":
             seen = f"its segment of {config.segment_length:,} tokens"
-        case _:
+        case _ if mixers & {"attention", "attention_alone", "memory_as_gate"}:
             seen = f"{config.sliding_window:,} tokens"
-    return f"{seen}, and {config.num_persistent_tokens} persistent ones"
+        case _:
+            return "nothing: there is no attention"
+    return seen if "attention_alone" in mixers else f"{seen}, and {config.num_persistent_tokens} persistent ones"

@@ -84,18 +84,21 @@ class Attention(nn.Module):
         """Make keys `[..., d]` of tokens without a position: no channel that carries one."""
         return F.pad(k[..., self.rotated :], (self.rotated, 0))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
         """Attend to persistent tokens and to `k`.
 
         Args:
             q: placed queries `[B, H, N, d]`.
             k: placed keys `[B, H, M, d]`.
             v: values `[B, H, M, d]`.
-            visible: which keys each query sees, bool, broadcastable to `[B, H, N, M]`.
+            visible: which keys each query sees, bool, broadcastable to `[B, H, N, M]`; None where `M = N`, there are no
+                persistent tokens, and a query sees its own key and those before.
 
         Returns:
             Outputs before the output projection, `[B, N, D]`.
         """
+        if visible is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         if self.persistent is not None:
             keys = self.unplaced(self.split_heads(self.key(self.persistent).unsqueeze(0)))
             values = self.split_heads(self.value(self.persistent).unsqueeze(0))

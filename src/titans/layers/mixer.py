@@ -114,7 +114,7 @@ class Mixer(nn.Module):
         kind, shapes = self._state_shapes
         if type(state) is not kind:
             raise ValueError(f"state is a {type(state).__name__}: expected a {kind.__name__} of this layer")
-        if [x.shape[1:] for x in state.tensors() if x.dim() > 1] != shapes:
+        if state.shapes != shapes:
             raise ValueError("the state comes from another configuration: its shapes are not those of this layer")
         rows = {x.shape[0] for x in state.tensors()}
         if rows != {batch}:
@@ -124,7 +124,7 @@ class Mixer(nn.Module):
     def _state_shapes(self) -> tuple[type[State], list[torch.Size]]:
         with torch.no_grad():
             state = self.empty_state(1)
-        return type(state), [x.shape[1:] for x in state.tensors() if x.dim() > 1]
+        return type(state), state.shapes
 
 
 def _aligned(mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:

@@ -11,20 +11,27 @@ from transformers import PreTrainedConfig
 from titans.layers.neural_memory import GATES, theta_bound
 from titans.ops.associative_memory import ACTIVATIONS, RULES
 
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "lmm": ("memory",),
-    "mac": ("memory_as_context",),
-    "mag": ("memory_as_gate",),
-    "mal": ("memory", "attention"),
-    "swa": ("attention",),
-    "retnet": ("retention",),
-    "gla": ("gated_linear_attention",),
-    "deltanet": ("delta_net",),
-    "gated-deltanet": ("gated_delta_net",),
-    "mamba": ("mamba",),
-    "mamba2": ("mamba2",),
-    "none": (),
-}  # the mixers of each block, in order
+# The mixers of each block, in order; a variant of several blocks repeats them in turn.
+VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "lmm": (("memory",),),
+    "mac": (("memory_as_context",),),
+    "mag": (("memory_as_gate",),),
+    "mal": (("memory", "attention"),),
+    "transformer": (("full_attention",),),
+    "swa": (("attention",),),
+    "rmt": (("full_attention",),),  # segment by segment: see `titans.models.segment_recurrence`
+    "ttt-linear": (("ttt_linear",),),
+    "ttt-mlp": (("ttt_mlp",),),
+    "retnet": (("retention",),),
+    "gla": (("gated_linear_attention",),),
+    "deltanet": (("delta_net",),),
+    "gated-deltanet": (("gated_delta_net",),),
+    "gated-deltanet-h2": (("mamba2",), ("gated_delta_net",), ("attention_alone",)),
+    "mamba": (("mamba",),),
+    "mamba2": (("mamba2",),),
+    "samba": (("mamba",), ("attention_alone",)),
+    "none": ((),),
+}
 SIZES = (
     "hidden_size",
     "num_hidden_layers",
@@ -33,6 +40,7 @@ SIZES = (
     "sliding_window",
     "segment_length",
     "num_persistent_tokens",
+    "num_memory_tokens",
     "num_retrieved_tokens",
     "memory_heads",
     "memory_depth",
@@ -46,16 +54,18 @@ class StackConfig(PreTrainedConfig):
 
     Args:
         variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer); a
-            twin without memory: "swa" (sliding-window attention alone), "none" (feed-forward layers alone); or a
-            baseline, whose memory moves linearly: "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2".
-            Default "mac".
+            twin without memory: "transformer" (full attention, whose state grows with the stream), "swa"
+            (sliding-window attention alone), "none" (feed-forward layers alone); or another baseline: "ttt-linear",
+            "ttt-mlp", "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2", "samba",
+            "gated-deltanet-h2", "rmt" (docs/models.md). Default "mac".
         hidden_size: width D. Default 256.
         num_hidden_layers: blocks. Default 4.
         num_attention_heads: heads of the attention. Default 4.
         intermediate_size: hidden width of the feed-forward layers. Default: 8/3 of D, rounded up to a multiple of 16.
-        sliding_window: tokens in view of the attention in MAG, MAL and SWA. Default 512.
-        segment_length: tokens per segment in MAC. Default 512.
+        sliding_window: tokens in view of the attention in MAG, MAL, SWA, Samba and Gated DeltaNet-H2. Default 512.
+        segment_length: tokens per segment in MAC and RMT. Default 512.
         num_persistent_tokens: learned tokens always in view; 0 switches persistent memory off. Default 16.
+        num_memory_tokens: what RMT carries from segment to segment. Default 16.
         num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
         memory_heads: memory heads, of the baselines with heads too. Default: `num_attention_heads`.
         memory_depth: layers of the memory MLP; 1 is a matrix. Default 2.
@@ -92,6 +102,7 @@ class StackConfig(PreTrainedConfig):
     sliding_window: int = 512
     segment_length: int = 512
     num_persistent_tokens: int = 16
+    num_memory_tokens: int = 16
     num_retrieved_tokens: int | None = None
     memory_heads: int | None = None
     memory_depth: int = 2
@@ -130,6 +141,11 @@ class StackConfig(PreTrainedConfig):
         self._check_fit(self.memory_heads)
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
+    def mixers(self, layer: int) -> tuple[str, ...]:
+        """Return the names of the mixers of a block, in order."""
+        blocks = VARIANTS[self.variant]
+        return blocks[layer % len(blocks)]
+
     def _check_choices(self) -> None:
         choices = {
             "variant": VARIANTS,
@@ -160,6 +176,12 @@ class StackConfig(PreTrainedConfig):
             raise ValueError(f"{name}={value!r} must be a whole number of at least {bound}")
 
     def _check_fit(self, memory_heads: int) -> None:
+        kinds = len(VARIANTS[self.variant])
+        if self.num_hidden_layers < kinds:
+            raise ValueError(
+                f"num_hidden_layers={self.num_hidden_layers} has no room for the {kinds} kinds of block that "
+                f"variant={self.variant!r} alternates"
+            )
         for name, heads in (
             ("num_attention_heads", self.num_attention_heads),
             ("memory_heads", memory_heads),

@@ -9,21 +9,26 @@ import torch
 from torch import nn
 
 from titans.models.origin import Origin
-from titans.state import State
+from titans.state import SegmentState, State
 
 
 class MemoryState(State, frozen=False):  # not frozen, because `generate` marks the caches it is given
     """Everything a model holds between tokens; its size does not depend on how many it has read.
 
+    The exception is full attention: the state of the variant "transformer" grows with each token, and that of "rmt" up
+    to the end of each segment.
+
     Args:
         layers: the states of each block's mixers.
         tokens: positions read so far, padding included.
         origin: the model that made the state; None where that is not known, as after pickling.
+        segment: what RMT carries from segment to segment; None in other models.
     """
 
     layers: list[list[Any]]
     tokens: int
     origin: Origin | None = None
+    segment: SegmentState | None = None
 
     is_compileable = False
     is_croppable = False

@@ -17,11 +17,12 @@ from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
 from titans.layers.time_step import TimeStep
-from titans.models.configuration import VARIANTS, StackConfig
+from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.mixers import MIXERS
 from titans.models.origin import Origin
-from titans.state import State
+from titans.models.segment_recurrence import SegmentRecurrence
+from titans.state import SegmentState, State
 
 # Modules with parameters that have no standard initialisation.
 INITIALISED = (
@@ -32,16 +33,17 @@ INITIALISED = (
     Mamba2,
     MemoryAsContext,
     NeuralMemory,
+    SegmentRecurrence,
     TimeStep,
 )
 
 
 class TitansBlock(GradientCheckpointingLayer):
-    """Pre-norm residual block: each of the variant's mixers, then the feed-forward layer."""
+    """Pre-norm residual block: the mixers that the variant has at this place, then the feed-forward layer."""
 
-    def __init__(self, config: StackConfig) -> None:
+    def __init__(self, config: StackConfig, layer: int) -> None:
         super().__init__()
-        self.mixers = nn.ModuleList(MIXERS[name](config) for name in VARIANTS[config.variant])
+        self.mixers = nn.ModuleList(MIXERS[name](config) for name in config.mixers(layer))
         self.mixer_norms = nn.ModuleList(nn.RMSNorm(config.hidden_size, config.rms_norm_eps) for _ in self.mixers)
         assert config.intermediate_size is not None  # set by the configuration
         self.feed_forward = SwiGLU(config.hidden_size, config.intermediate_size)
@@ -91,14 +93,25 @@ class TitansStack(TitansPreTrainedModel):
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__(config)
-        self.layers = nn.ModuleList(TitansBlock(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(TitansBlock(config, i) for i in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.recurrence = SegmentRecurrence(config) if config.variant == "rmt" else None
         self.gradient_checkpointing = False
 
     def initial_state(self, batch_size: int) -> MemoryState:
         """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
-        layers = [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)]
-        return MemoryState(layers, 0, Origin.of(self))
+        segment = None if self.recurrence is None else self.recurrence.initial_state(batch_size)
+        return MemoryState(self._initial_states(batch_size), 0, Origin.of(self), segment)
+
+    def empty_state(self, batch_size: int) -> MemoryState:
+        """Return a state of the structure and sizes that this model's states have, for no use but to compare."""
+        blocks = [layer.mixers for layer in self.layers if isinstance(layer, TitansBlock)]
+        layers = [[mixer.empty_state(batch_size) for mixer in mixers if isinstance(mixer, Mixer)] for mixers in blocks]
+        segment = None if self.recurrence is None else self.recurrence.initial_state(batch_size)
+        return MemoryState(layers, 0, None, segment)
+
+    def _initial_states(self, batch_size: int) -> list[list[State]]:
+        return [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)]
 
     def read(
         self, hidden: Tensor, state: MemoryState | None, mask: Tensor | None, use_cache: bool | None
@@ -123,11 +136,34 @@ class TitansStack(TitansPreTrainedModel):
                     f"the state is a {type(state).__name__}: expected a MemoryState that this model handed out"
                 )
             state = state.for_rows(hidden.shape[0], len(self.layers))
+            self._check_segment(state.segment)
         use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
-        final = []
-        for i, layer in enumerate(self.layers):
-            hidden, layer_state = layer(hidden, None if state is None else state.layers[i], mask)
-            final.append(layer_state)
         tokens = hidden.shape[1] + (0 if state is None else state.tokens)
         origin = Origin.of(self, None if state is None else state.origin) if use_cache else None
-        return self.norm(hidden), MemoryState(final, tokens, origin) if use_cache else None
+        layers = None if state is None else state.layers
+        segment = None
+        if self.recurrence is None:
+            hidden, layers = self._run(hidden, layers, mask)
+        else:
+            batch = hidden.shape[0]
+            fresh = self._initial_states(batch)
+            segment = self.recurrence.initial_state(batch) if state is None else state.segment
+            hidden, layers, segment = self.recurrence(self._run, hidden, layers or fresh, segment, mask, fresh)
+        return hidden, MemoryState(layers, tokens, origin, segment) if use_cache else None
+
+    def _check_segment(self, segment: SegmentState | None) -> None:
+        expected = None if self.recurrence is None else self.recurrence.memory.shape
+        if (None if segment is None else segment.memory.shape[1:]) != expected:
+            raise ValueError(
+                "the state comes from another configuration: its memory tokens are not those of this model"
+            )
+
+    def _run(
+        self, hidden: Tensor, states: list[list[State]] | None, mask: Tensor | None
+    ) -> tuple[Tensor, list[list[State]]]:
+        """Run all blocks; returns the normalised outputs and the blocks' states."""
+        final = []
+        for i, layer in enumerate(self.layers):
+            hidden, layer_state = layer(hidden, None if states is None else states[i], mask)
+            final.append(layer_state)
+        return self.norm(hidden), final

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, dataclass_transform
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+S = TypeVar("S", bound="State")
 
 
 @dataclass_transform(frozen_default=True)
@@ -74,7 +77,7 @@ class State:
         Returns:
             The state of the `B'` chosen rows.
         """
-        return self.map(lambda x: x.index_select(0, rows.to(x.device)))
+        return _trimmed(self.map(lambda x: x.index_select(0, rows.to(x.device))))
 
     def expand(self, batch_size: int) -> Self:
         """Repeat a state of one row, without copying.
@@ -112,7 +115,7 @@ class State:
         Raises:
             ValueError: the states differ in structure.
         """
-        flat = [pytree.tree_flatten(state) for state in states]
+        flat = [pytree.tree_flatten(state) for state in level(states)]
         if any(spec != flat[0][1] for _, spec in flat):
             raise ValueError("cannot join states of different structure: were all made by the same model?")
         rows = [state.rows for state in states]
@@ -133,12 +136,16 @@ class State:
         Raises:
             ValueError: the two states differ in structure.
         """
-        mine, spec = pytree.tree_flatten(self)
-        theirs, other_spec = pytree.tree_flatten(other)
+        (mine, spec), (theirs, other_spec) = (pytree.tree_flatten(state) for state in level([self, other]))
         if spec != other_spec:
             raise ValueError("cannot mix states of different structure: were both made by the same model?")
         mixed: Self = pytree.tree_unflatten([_choose(rows, a, b) for a, b in zip(mine, theirs, strict=True)], spec)
-        return mixed
+        return _trimmed(mixed)
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """Sizes that the configuration fixes: of each tensor of several dimensions, but for the batch."""
+        return [x.shape[1:] for x in self.tensors() if x.dim() > 1]
 
     @property
     def rows(self) -> int:
@@ -149,6 +156,69 @@ class State:
     def nbytes(self) -> int:
         """Bytes held by the tensors of the state."""
         return sum(x.numel() * x.element_size() for x in self.tensors())
+
+
+class GrowingState(State):
+    """A state that holds more the more was read: tensors `[B, M, ...]` of M entries, the newest of which is last.
+
+    Args:
+        filled: how many of the entries are real, `[B]`, int64; the first `M - filled` of a row are not.
+    """
+
+    filled: Tensor
+
+    @property
+    def length(self) -> int:
+        """Entries M."""
+        return next(x.shape[1] for x in self.tensors() if x.dim() > 1)
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """As of `State`, but for the number of entries."""
+        return [x.shape[2:] for x in self.tensors() if x.dim() > 1]
+
+    def resized(self, length: int) -> Self:
+        """Keep the newest `length` entries, or put unreal ones before them."""
+        return self.map(lambda x: x if x.dim() < 2 else F.pad(x, (0, 0) * (x.dim() - 2) + (length - x.shape[1], 0)))
+
+    def trimmed(self) -> Self:
+        """Drop the entries that are real in no row. Waits for an accelerator."""
+        if torch.compiler.is_compiling():
+            return self
+        length = int(self.filled.max())
+        return self if length == self.length else self.resized(length)
+
+
+def level(states: Sequence[S]) -> list[S]:
+    """Give states one length where they grow.
+
+    Args:
+        states: of one structure; others are left as they are.
+
+    Returns:
+        The same states, with unreal entries before the shorter ones.
+    """
+    flat = [pytree.tree_flatten(state, is_leaf=_grows) for state in states]
+    if any(spec != flat[0][1] for _, spec in flat) or not any(_grows(x) for leaves, _ in flat for x in leaves):
+        return list(states)
+    columns = [_levelled(column) for column in zip(*(leaves for leaves, _ in flat), strict=True)]
+    return [pytree.tree_unflatten(list(leaves), flat[0][1]) for leaves in zip(*columns, strict=True)]
+
+
+def _grows(x: object) -> bool:
+    return isinstance(x, GrowingState)
+
+
+def _levelled(parts: tuple[Any, ...]) -> list[Any]:
+    if not all(_grows(x) for x in parts):
+        return list(parts)
+    length = max(x.length for x in parts)
+    return [x.resized(length) for x in parts]
+
+
+def _trimmed(state: S) -> S:
+    trimmed: S = pytree.tree_map(lambda x: x.trimmed() if _grows(x) else x, state, is_leaf=_grows)
+    return trimmed
 
 
 def _choose(rows: Tensor, a: Tensor | int, b: Tensor | int) -> Tensor | int:

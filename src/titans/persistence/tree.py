@@ -15,7 +15,7 @@ from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WritePolicy
 from titans.ops import AssociativeMemoryState
 from titans.persistence.errors import StateFileError
-from titans.state import AttentionState, MemoryAsContextState, State, WriteState
+from titans.state import AttentionState, GrowingState, MemoryAsContextState, SegmentState, State, WriteState
 
 _POLICY = WritePolicy("always")  # any: the states of all have one structure
 _LARGEST = 2**62  # what a counter may reach and still be counted on in int64; other numbers are finite
@@ -59,8 +59,7 @@ def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
         StateFileError: the entries are not what a state of this model holds.
     """
     with torch.no_grad():
-        like = MemoryState([[mixer.empty_state(1) for mixer in block.mixers] for block in model.layers], 0)
-        like = _POLICY.start(like)
+        like = _POLICY.start(model.empty_state(1))
     builder = _Builder(entries, model.config, cast)
     state: MemoryState = builder.build(like, "")
     if extra := sorted(entries.keys() - builder.used):
@@ -81,6 +80,7 @@ class _Builder:
         self.largest: dict[tuple[type[State], str], float] = {
             (AssociativeMemoryState, "offset"): config.memory_chunk_size - 1,
             (MemoryAsContextState, "offset"): config.segment_length - 1,
+            (SegmentState, "offset"): config.segment_length - 1,
             (AttentionState, "filled"): config.sliding_window,
             (WriteState, "threshold"): math.inf,
             (WriteState, "largest_z"): math.inf,
@@ -99,9 +99,12 @@ class _Builder:
         return like if like is None else self._counter(path, largest)
 
     def _state(self, like: State, path: str) -> State:
-        kind = type(like)
+        kind, bounds = type(like), self.largest
+        if isinstance(like, GrowingState):
+            length = self._length(like, path)
+            like, bounds = like.resized(length), {(kind, "filled"): length}
         parts = {
-            name: self.build(getattr(like, name), _join(path, name), self.largest.get((kind, name), _LARGEST))
+            name: self.build(getattr(like, name), _join(path, name), bounds.get((kind, name), _LARGEST))
             for name in (field.name for field in _fields(kind))
         }
         built = kind(**parts)
@@ -111,6 +114,12 @@ class _Builder:
             except ValueError as error:
                 raise StateFileError(f"its {_join(path, error)}") from error
         return built
+
+    def _length(self, like: GrowingState, path: str) -> int:
+        """Tell how many entries a state has that grows: as many as the first of its tensors."""
+        first = next(n for n in (f.name for f in _fields(type(like))) if getattr(like, n).dim() > 1)
+        x = self._take(_join(path, first))
+        return x.shape[1] if isinstance(x, Tensor) and x.dim() > 1 else 0
 
     def _take(self, path: str) -> Tensor | int:
         if path not in self.entries:

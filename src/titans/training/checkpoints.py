@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from titans import disk
 from titans.errors import TitansError
-from titans.ops.state import State
+from titans.ops.state import State, level
 
 _MANIFEST = "complete.json"
 
@@ -92,13 +92,13 @@ def load_state(path: Path, like: State, device: torch.device) -> State:
                 leaves[int(key)] = file.get_tensor(key)
     except (SafetensorError, IndexError, KeyError, ValueError) as error:
         raise TitansError(f"the memory state {path} does not belong to this model or is damaged ({error})") from error
-    for leaf, other in zip(leaves, expected, strict=True):
+    state: State = pytree.tree_unflatten(leaves, spec)
+    for leaf, other in zip(*(pytree.tree_leaves(x) for x in level([state, like])), strict=True):
         if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor) and leaf.shape != other.shape:
             raise TitansError(
                 f"the memory state {path} holds a tensor {tuple(leaf.shape)} where this model and batch size "
                 f"need {tuple(other.shape)}"
             )
-    state: State = pytree.tree_unflatten(leaves, spec)
     return state
 
 

@@ -1,0 +1,72 @@
+"""Causal attention to everything that was read: what the fixed-size memories are measured against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from titans.layers.attention import Attention
+from titans.layers.mixer import Mixer, last
+from titans.state import FullAttentionState
+
+
+class FullAttention(Mixer):
+    """Causal attention of each token to itself and to all tokens before it.
+
+    Its state, the keys and values of all tokens, grows with the stream, and so does the time a token takes: the only
+    mixer of which that is true. Attention and positions are those of `Attention`, without persistent tokens: half of a
+    head's channels are rotated, the other half not, and attention starts local. Positions count from the first token
+    of the stream.
+
+    Args:
+        dim: width D; a multiple of `heads`.
+        heads: attention heads.
+        rope_theta: base of the rotary frequencies. Default 10,000.
+
+    Raises:
+        ValueError: as `Attention`.
+    """
+
+    def __init__(self, dim: int, heads: int, rope_theta: float = 10_000.0) -> None:
+        super().__init__()
+        self.dim = dim
+        self.attention = Attention(dim, heads, 0, rope_theta)
+
+    def empty_state(self, batch_size: int) -> FullAttentionState:
+        """Return a state without entries."""
+        weight = self.attention.key.weight
+        entries = weight.new_zeros(batch_size, 0, self.dim)
+        return FullAttentionState(torch.zeros(batch_size, dtype=torch.long, device=weight.device), entries, entries)
+
+    def mix(self, x: Tensor, state: FullAttentionState, lengths: Tensor | None) -> tuple[Tensor, FullAttentionState]:
+        """Attend from each token to all up to it; see `Mixer.mix`."""
+        attention, before, tokens = self.attention, state.length, x.shape[1]
+        positions = state.filled.view(-1, 1, 1) + torch.arange(tokens, device=x.device)  # [B, 1, N]
+        q, k = (attention.split_heads(layer(x)) for layer in (attention.query, attention.key))
+        q = attention.place(q, attention.query_bias, positions)
+        k = attention.place(k, attention.key_bias, positions).transpose(1, 2).flatten(2)
+        keys = torch.cat([state.keys.to(k.dtype), k], 1)  # [B, M + N, D]
+        values = torch.cat([state.values.to(k.dtype), attention.value(x)], 1)
+        visible = None if before == 0 else _visible(state.filled, before, tokens)
+        y = attention.attend(q, attention.split_heads(keys), attention.split_heads(values), visible)
+        return attention.output(y), _after(state, keys, values, lengths)
+
+
+def _visible(filled: Tensor, before: int, tokens: int) -> Tensor:
+    """Tell which of M carried and N new keys each new token sees, `[B, 1, N, M + N]`."""
+    key = torch.arange(before + tokens, device=filled.device)
+    causal = key <= before + torch.arange(tokens, device=filled.device).unsqueeze(1)  # [N, M + N]
+    real = key >= before - filled.unsqueeze(1)  # [B, M + N]
+    return (real.unsqueeze(1) & causal).unsqueeze(1)
+
+
+def _after(state: FullAttentionState, keys: Tensor, values: Tensor, lengths: Tensor | None) -> FullAttentionState:
+    """Keep the carried and new keys and values that count, `[B, M + N, D]`, the newest at the end."""
+    keys, values = keys.to(state.keys.dtype), values.to(state.values.dtype)
+    if lengths is None:
+        return FullAttentionState(state.filled + keys.shape[1] - state.length, keys, values)
+    new = keys.shape[1] - state.length
+    keys, values = (torch.cat([y.new_zeros(len(y), new, y.shape[2]), y], 1) for y in (keys, values))
+    count = state.length + new  # of the N + M entries before the last token that counts
+    final = FullAttentionState(state.filled + lengths, last(keys, lengths, count), last(values, lengths, count))
+    return final.trimmed()
