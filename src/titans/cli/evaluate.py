@@ -9,6 +9,7 @@ import typer
 
 from titans.cli._loading import Write, load_for_inference, load_write_policy, shares
 from titans.cli._progress import progress_counter
+from titans.cli.probe import recall, state
 
 if TYPE_CHECKING:
     from titans.evaluation.perplexity import PerplexityResult
@@ -82,3 +83,7 @@ def _print(result: PerplexityResult) -> None:
     typer.echo(f"bits per byte  {result.bits_per_byte:.4f}")
     if result.writing is not None and result.writing.layers:
         typer.echo(f"memory         {shares(result.writing)}")
+
+
+app.command()(recall)
+app.command()(state)

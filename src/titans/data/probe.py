@@ -14,7 +14,7 @@ from torch import Tensor
 from titans.errors import TitansError
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True)
 class Size:
     """How large the sequences of a batch are; written `256/16`, or `256` where there is nothing to keep.
 

@@ -107,7 +107,7 @@ def _preset(fields: dict[str, Any]) -> Any:
 def _hugging_face(fields: dict[str, Any]) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(fields.pop("model_type"))
+    config: Any = AutoConfig.for_model(fields.pop("model_type"))
     unknown = [name for name in fields if not hasattr(config, name)]
     if unknown:
         raise TitansError(f'a {config.model_type} configuration has no "{unknown[0]}"')
