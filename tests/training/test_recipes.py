@@ -14,7 +14,7 @@ PAPER = {"170m": (12, 768), "340m": (24, 1024), "400m": (24, 1024), "760m": (24,
 
 
 def test_every_recipe_is_known():
-    assert {path.stem for path in RECIPES.glob("*.yaml")} == {"tiny-cpu", *PAPER}
+    assert {path.stem for path in RECIPES.glob("*.yaml")} == {"tiny-cpu", "compare-mqar-tiny", *PAPER}
 
 
 @pytest.mark.parametrize("name", PAPER)

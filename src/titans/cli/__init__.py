@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from titans.cli import calibrate, demo, evaluate, forecast, generate, info, inspect, serve, train
+from titans.cli import calibrate, compare, demo, evaluate, forecast, generate, info, inspect, serve, train
 from titans.errors import TitansError
 
 
@@ -53,6 +53,7 @@ app.command()(train.train)
 app.command()(forecast.forecast)
 app.command()(generate.generate)
 app.add_typer(evaluate.app, name="evaluate")
+app.command()(compare.compare)
 app.command()(calibrate.calibrate)
 app.command()(info.info)
 app.command()(inspect.inspect)

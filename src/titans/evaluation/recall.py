@@ -58,7 +58,7 @@ def recall(model: Any, prompts: Tensor, answers: Tensor, distance: int, piece_le
     return RecallResult(distance, len(answers), correct, *wilson(correct, len(answers)))
 
 
-def wilson(correct: int, asked: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(correct: float, asked: float, z: float = 1.96) -> tuple[float, float]:
     """Return the Wilson score interval of a share (Wilson, 1927).
 
     Args:

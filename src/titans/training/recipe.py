@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
-import re
-import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from titans.data.corpora import HubSource, Source
 from titans.errors import TitansError
+from titans.recipes import check_keys, check_values, read_recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +68,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         TitansError: the file is unreadable or no YAML, a key is unknown (the nearest is suggested), or a
             value has the wrong type.
     """
-    content = _read_yaml(path)
-    for override in overrides:
-        _apply(content, override)
+    content = read_recipe(path, overrides, expected="model, tokenizer, data and training")
     return parse_recipe(content, default_output_dir=f"runs/{path.stem}")
 
 
@@ -92,8 +86,8 @@ def parse_recipe(content: Mapping[str, Any], *, default_output_dir: str) -> Reci
         TitansError: see `load_recipe`.
     """
     content = {key: value for key, value in content.items() if value is not None}
-    _check_keys(content, [field.name for field in dataclasses.fields(Recipe)], "")
-    _check_values(content, typing.get_type_hints(Recipe) | {"data": Mapping}, "")
+    check_keys(content, [field.name for field in dataclasses.fields(Recipe)], "")
+    check_values(content, typing.get_type_hints(Recipe) | {"data": Mapping}, "")
     for section in ("model", "data"):
         if section not in content:
             raise TitansError(f'the recipe has no "{section}" section')
@@ -101,24 +95,24 @@ def parse_recipe(content: Mapping[str, Any], *, default_output_dir: str) -> Reci
     if not isinstance(model, str):
         model = dict(model)
         fields, hints = _model_fields()
-        _check_keys(model, fields, "model.")
-        _check_values(model, hints, "model.")
+        check_keys(model, fields, "model.")
+        check_values(model, hints, "model.")
     training = dict(content.get("training", {}))
     training["output_dir"] = training.get("output_dir") or default_output_dir
     fields, hints = _training_fields()
-    _check_keys(training, fields, "training.")
-    _check_values(training, hints, "training.")
+    check_keys(training, fields, "training.")
+    check_values(training, hints, "training.")
     return Recipe(model, _parse_data(content["data"]), content.get("tokenizer"), training)
 
 
 def _parse_data(section: Mapping[str, Any]) -> DataRecipe:
-    _check_keys(section, [field.name for field in dataclasses.fields(DataRecipe)], "data.")
+    check_keys(section, [field.name for field in dataclasses.fields(DataRecipe)], "data.")
     if "train" not in section:
         raise TitansError('the recipe has no "data.train": name a file, a folder, a glob or a hub id to train on')
     values = dict(section)
     for key in ("train", "evaluation"):
         values[key] = _parse_sources(values.get(key) or [], f"data.{key}")
-    _check_values(values, typing.get_type_hints(DataRecipe) | dict.fromkeys(("train", "evaluation"), Any), "data.")
+    check_values(values, typing.get_type_hints(DataRecipe) | dict.fromkeys(("train", "evaluation"), Any), "data.")
     data = DataRecipe(**values)
     if not data.train:
         raise TitansError("data.train is empty: name a file, a folder, a glob or a hub id to train on")
@@ -137,8 +131,8 @@ def _parse_sources(value: object, key: str) -> tuple[Source, ...]:
     sources: list[Source] = []
     for item in value:
         if isinstance(item, Mapping) and "hub" in item:
-            _check_keys(item, [field.name for field in dataclasses.fields(HubSource)], f"{key}.")
-            _check_values(item, typing.get_type_hints(HubSource), f"{key}.")
+            check_keys(item, [field.name for field in dataclasses.fields(HubSource)], f"{key}.")
+            check_values(item, typing.get_type_hints(HubSource), f"{key}.")
             sources.append(HubSource(**item))
         elif isinstance(item, str):
             sources.append(item)
@@ -159,91 +153,3 @@ def _training_fields() -> tuple[list[str], Mapping[str, Any]]:
 
     names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
     return names, inspect.get_annotations(TrainingArguments, eval_str=True)
-
-
-def _check_keys(section: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
-    known = list(known)
-    for key in section:
-        if key in known:
-            continue
-        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-        hint = f'did you mean "{prefix}{near[0]}"?' if near else f"expected one of: {', '.join(sorted(known))}"
-        raise TitansError(f'unknown key "{prefix}{key}" in the recipe: {hint}')
-
-
-def _check_values(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: str) -> None:
-    for key, value in section.items():
-        hint = hints.get(key, Any)
-        if not _fits(value, hint):
-            raise TitansError(f"{prefix}{key} is {value!r} ({type(value).__name__}), expected {_spell(hint)}")
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a YAML value can be what the type hint says; hints beyond plain values accept everything."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    hint = typing.get_origin(hint) or hint
-    if hint is Mapping or hint is dict:
-        return isinstance(value, Mapping)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint in (str, bool, list, types.NoneType):
-        return isinstance(value, hint)
-    return True
-
-
-def _spell(hint: Any) -> str:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(_spell(option) for option in typing.get_args(hint) if option is not types.NoneType)
-    hint = typing.get_origin(hint) or hint
-    return str(getattr(hint, "__name__", hint))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people write it: `4e-4` is a number and `no` a word, unlike in YAML 1.1."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - replaces the class's own
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(?i:true|false)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise TitansError(f"cannot read the recipe {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise TitansError(f"the recipe {path} is not UTF-8 text (byte {error.start})") from error
-    except yaml.YAMLError as error:
-        raise TitansError(f"the recipe {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise TitansError(f"the recipe {path} holds no sections: expected model, tokenizer, data and training")
-    return content
-
-
-def _apply(content: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise TitansError(f'"{override}" is no override: expected key=value, for example training.max_steps=100')
-    try:
-        value = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise TitansError(f'the value of "{override}" is not YAML: {" ".join(str(error).split())}') from error
-    *parents, last = key.split(".")
-    section = content
-    for depth, parent in enumerate(parents, start=1):
-        if section.get(parent) is None:  # an empty section is an absent one
-            section[parent] = {}
-        if not isinstance(section[parent], dict):
-            raise TitansError(f'"{override}": "{".".join(parents[:depth])}" is a value, not a section')
-        section = section[parent]
-    section[last] = value

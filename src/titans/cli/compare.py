@@ -1,0 +1,74 @@
+"""`titans compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from titans.cli._progress import progress_bar
+
+
+def compare(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The comparison: see recipes/compare-*.yaml.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Replace values of the recipe; dots between the levels."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where results go. Default: runs/ and the recipe's name.")
+    ] = None,
+) -> None:
+    """Train several models under one budget, equally tuned, and write one table with means and intervals.
+
+    Sections of a recipe: [bold]task[/] (a probe with its options, or text), [bold]train[/] and [bold]lengths[/]
+    (sizes), [bold]budget[/] (steps, batch), [bold]learning_rates[/] (each is tried on the first seed), [bold]seeds[/],
+    [bold]model[/] (fields of all), [bold]models[/] (a name and fields each), [bold]parameters[/] (fit them to it).
+
+    Every finished run is kept in DIR/runs: after Ctrl-C or a crash, the same command goes on where it stopped.
+
+    [bold]Example:[/] titans compare recipes/compare-mqar-tiny.yaml --out runs/mqar
+    """
+    from titans.evaluation.comparison import compare as run
+    from titans.evaluation.comparison import load_comparison
+    from titans.evaluation.comparison.report import describe, table
+
+    comparison = load_comparison(recipe, overrides or [])
+    folder = out or Path("runs") / recipe.stem
+    with progress_bar() as progress:
+        task = progress.add_task("", total=1.0)
+        result = run(
+            comparison,
+            folder,
+            device=best_device(),
+            progress=lambda share, what: progress.update(task, completed=share, description=what),
+        )
+    print_table(table(result))
+    typer.echo(describe(result))
+    typer.echo(f"written: {folder / 'report.html'}, table.md, results.json, plots.png")
+
+
+def best_device() -> str:
+    """Return where to train: the accelerator of this machine, or the CPU."""
+    import torch
+
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if device is None else device.type
+
+
+def print_table(rows: list[list[str]], title: str | None = None) -> None:
+    """Print rows of cells, the head first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    head, *body = rows
+    printed = Table(title=title)
+    for number, name in enumerate(head):
+        printed.add_column(name, justify="right" if number else "left")
+    for row in body:
+        printed.add_row(*row)
+    console = Console()
+    needed = Console(width=500).measure(printed).maximum
+    console.width = max(console.width, needed)  # rather wrapped by the terminal than cut
+    console.print(printed)

@@ -1,0 +1,219 @@
+"""`titans evaluate recall` and `titans evaluate state`: train a new model on a probe and test it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from titans.cli._progress import progress_bar
+from titans.cli.compare import best_device, print_table
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from titans.evaluation.probes import ProbeResult
+
+Variant = Annotated[str | None, typer.Option(help="The variant of the model: lmm, mac, … Default lmm.")]
+Preset = Annotated[str | None, typer.Option(metavar="NAME", help="A preset in place of a variant and sizes.")]
+HiddenSize = Annotated[int | None, typer.Option(min=1, help="Width. Default 64, or the preset's.")]
+Layers = Annotated[int | None, typer.Option(min=1, help="Blocks. Default 2, or the preset's.")]
+Heads = Annotated[int | None, typer.Option(min=1, help="Heads. Default 2, or the preset's.")]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Other fields of TitansConfig, as memory_depth=1; may be repeated."
+    ),
+]
+Steps = Annotated[int, typer.Option(min=1, help="Optimizer steps.")]
+Batch = Annotated[int, typer.Option(min=1, help="Sequences of each step.")]
+Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
+Curriculum = Annotated[bool, typer.Option("--curriculum", help="Train at one size after the other, not at all mixed.")]
+Seeds = Annotated[str, typer.Option(help="Train once with each, separated by commas.")]
+Sequences = Annotated[int, typer.Option(min=1, help="Test sequences at each size.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write probe.json and probe.png here.")]
+
+
+def recall(
+    task: Annotated[str, typer.Option(help="mqar, forgetting-mqar or needle.")] = "mqar",
+    variant: Variant = None,
+    preset: Preset = None,
+    hidden_size: HiddenSize = None,
+    layers: Layers = None,
+    heads: Heads = None,
+    fields: Fields = None,
+    train: Annotated[str, typer.Option(help="Length/pairs to train at, separated by commas.")] = "64/5",
+    lengths: Annotated[str, typer.Option(help="Length/pairs to test at.")] = "64/5,128/8,256/16",
+    vocabulary: Annotated[int, typer.Option(help="Tokens in all; published results are for 8,192.")] = 8192,
+    steps: Steps = 1000,
+    batch: Batch = 32,
+    learning_rate: Rate = 3e-3,
+    curriculum: Curriculum = False,
+    seeds: Seeds = "0",
+    sequences: Sequences = 256,
+    out: Out = None,
+) -> None:
+    """Train a new model to recall what it has read, and test it at several lengths.
+
+    mqar: pairs of key and value, then each key among filler: what was its value? forgetting-mqar: half of the keys are
+    stated again, and the last value counts. needle: one of several facts far apart is asked for at the end.
+
+    [bold]Example:[/] titans evaluate recall --task mqar --variant lmm --vocabulary 64 --train 32/4 --lengths 32/4,64/8
+    """
+    _run(
+        "recall",
+        task,
+        {"vocabulary": vocabulary},
+        _model(variant, preset, hidden_size, layers, heads, fields),
+        (train, lengths),
+        {"steps": steps, "batch": batch, "learning_rate": learning_rate, "curriculum": curriculum},
+        seeds,
+        sequences,
+        out,
+    )
+
+
+def state(
+    task: Annotated[str, typer.Option(help="parity, modular-addition, a5, s5 or walk.")] = "parity",
+    variant: Variant = None,
+    preset: Preset = None,
+    hidden_size: HiddenSize = None,
+    layers: Layers = None,
+    heads: Heads = None,
+    fields: Fields = None,
+    train: Annotated[str, typer.Option(help="Lengths to train at: a range, or several separated by commas.")] = "3-40",
+    lengths: Annotated[str, typer.Option(help="Lengths to test at.")] = "40,80,160,256,480",
+    modulus: Annotated[int | None, typer.Option(help="Of modular-addition and walk. Default 5.")] = None,
+    steps: Steps = 1000,
+    batch: Batch = 32,
+    learning_rate: Rate = 3e-3,
+    curriculum: Curriculum = False,
+    seeds: Seeds = "0",
+    sequences: Sequences = 256,
+    out: Out = None,
+) -> None:
+    """Train a new model to follow a state, and test it at several lengths, up to 12 times those of the training.
+
+    The answer at every position is the running product: of bits (parity), numbers (modular-addition), permutations (a5,
+    s5), or steps to the left and right (walk).
+
+    [bold]Example:[/] titans evaluate state --task parity --variant mamba2 --steps 500
+    """
+    _run(
+        "state",
+        task,
+        {} if modulus is None else {"modulus": modulus},
+        _model(variant, preset, hidden_size, layers, heads, fields),
+        (train, lengths),
+        {"steps": steps, "batch": batch, "learning_rate": learning_rate, "curriculum": curriculum},
+        seeds,
+        sequences,
+        out,
+    )
+
+
+def _model(
+    variant: str | None,
+    preset: str | None,
+    hidden_size: int | None,
+    layers: int | None,
+    heads: int | None,
+    fields: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Put the fields of the model together."""
+    from titans.recipes import apply_override
+
+    if variant is not None and preset is not None:
+        raise TitansError("give the model either as --variant or as --preset")
+    sizes = {"hidden_size": hidden_size, "num_hidden_layers": layers, "num_attention_heads": heads}
+    model: dict[str, Any] = {"preset": preset} if preset is not None else {"variant": variant or "lmm"}
+    if preset is None:
+        model |= {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model |= {name: value for name, value in sizes.items() if value is not None}
+    for field in fields or []:
+        apply_override(model, field)
+    return model
+
+
+def _run(
+    kind: str,
+    task: str,
+    options: dict[str, Any],
+    model: dict[str, Any],
+    sizes: tuple[str, str],
+    budget: dict[str, Any],
+    seeds: str,
+    sequences: int,
+    out: Path | None,
+) -> None:
+    from titans.data.probe import parse_sizes
+    from titans.data.probes import RECALL_TASKS, make_probe
+    from titans.evaluation import contestants
+    from titans.evaluation.probe_training import Budget
+    from titans.evaluation.probes import run_probe
+
+    if kind == "recall" and task not in RECALL_TASKS:
+        raise TitansError(f'there is no recall task "{task}": expected one of {", ".join(RECALL_TASKS)}')
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    probe = make_probe(task, options)
+    if probe.kind != kind:
+        raise TitansError(f"{task} is a {probe.kind} task: use titans evaluate {probe.kind}")
+    train, test = (parse_sizes(words.split(",")) for words in sizes)
+    numbers = _seeds(seeds)
+    with progress_bar() as progress:
+        bars = {seed: progress.add_task(f"seed {seed}", total=1.0) for seed in numbers}
+
+        def shown(seed: int) -> Any:
+            return lambda share, loss: progress.update(
+                bars[seed], completed=share, description=f"seed {seed}: {loss:.3f} nats per answer"
+            )
+
+        result = run_probe(
+            lambda seed: contestants.make_model(model, probe.vocab_size, seed).to(best_device()),
+            probe,
+            train,
+            test,
+            Budget(**budget),
+            seeds=numbers,
+            name=model.get("preset") or model["variant"],
+            sequences=sequences,
+            progress=shown,
+        )
+    _print(result)
+    if out is not None:
+        result.save(out)
+        typer.echo(f"written: {out / 'probe.json'}, {out / 'probe.png'}")
+
+
+def _seeds(words: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(word) for word in words.split(","))
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0:
+        raise TitansError(
+            f'the seeds are "{words}", expected whole numbers of at least 0 separated by commas, as 1,2,3'
+        )
+    return seeds
+
+
+def _print(result: ProbeResult) -> None:
+    last = [] if result.kind == "recall" else ["at the last position"]
+    rows = [["size", "seed", "right answers", "95 % interval", *last, "0 = chance", "nats per answer"]]
+    for size in dict.fromkeys(score.size for run in result.runs for score in run.scores):
+        for run in result.runs:
+            for score in run.scores:
+                if score.size == size:
+                    interval = f"{score.low:.1%} – {score.high:.1%}"
+                    final = [f"{score.final_accuracy:.1%}"] if last else []
+                    cells = [f"{score.accuracy:.1%}", interval, *final, f"{score.scaled:.3f}", f"{score.loss:.3f}"]
+                    rows.append([size, str(run.seed), *cells])
+        if len(result.runs) > 1:
+            rows.append([size, "mean", f"{result.mean(size):.1%}", *[""] * (len(rows[0]) - 3)])
+    print_table(rows, f"{result.task}: {result.model}, {result.parameters:,} parameters")
+    trained = result.runs[0].training
+    speed = sum(run.training.tokens for run in result.runs) / sum(run.training.seconds for run in result.runs)
+    typer.echo(f"trained  {trained.steps:,} steps, {trained.tokens:,} tokens a seed, {speed:,.0f} tokens/s")
+    typer.echo(f"chance   {result.chance:.3g}")

@@ -1,0 +1,153 @@
+"""MQAR, multi-query associative recall (Arora, Eyuboglu et al., *Zoology*, 2023): pairs, then queries in filler.
+
+The definition is that of the published generator `multiquery_ar` of Zoology: every key and every value of a sequence
+differs from its others; the part after the pairs is cut into places of two tokens, and each key is asked once, at the
+first token of a place drawn without replacement with a probability ∝ i^(a−1), i = 1, 2, …, key by key; its value is
+the label there and is not shown. All other tokens after the pairs are filler: uniform over the whole vocabulary (the
+published default), or 0 (as in the paper's figures).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from titans.data.packing import IGNORED
+from titans.data.probe import Probe, Size, draw_distinct
+from titans.errors import TitansError
+
+POWER = 0.01  # a
+VOCABULARY = 8192
+FILLERS = ("random", "zero")
+
+
+@dataclasses.dataclass(frozen=True)
+class PairProbe(Probe):
+    """A probe that states pairs of a key and a value: token 0, then keys, then as many values and 0 together.
+
+    Args:
+        vocabulary: tokens in all, even; keys are 1 … half − 1, values half … vocabulary − 1. Default 8,192.
+        filler: "random" or "zero": what stands where nothing is stated or asked. Default "random".
+    """
+
+    kind: ClassVar[str] = "recall"
+
+    vocabulary: int = VOCABULARY
+    filler: str = "random"
+
+    def __post_init__(self) -> None:
+        if self.vocabulary < 8 or self.vocabulary % 2:
+            raise TitansError(f"the vocabulary is {self.vocabulary}, expected an even number of at least 8")
+        if self.filler not in FILLERS:
+            raise TitansError(f'the filler is "{self.filler}", expected one of {", ".join(FILLERS)}')
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in all."""
+        return self.vocabulary
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are: the tokens from 1 on."""
+        return self.vocabulary // 2 - 1
+
+    @property
+    def values(self) -> int:
+        """How many values there are: the tokens from half the vocabulary on."""
+        return self.vocabulary // 2
+
+    @property
+    def chance(self) -> float:
+        """One value of all; one of those stated would be right once in as many tries as there are pairs."""
+        return 1 / self.values
+
+    def stated(self, pairs: int) -> int:
+        """Return how many pairs are stated where `pairs` different keys are."""
+        return pairs
+
+    def check(self, size: Size) -> None:
+        """Refuse sizes without pairs, and those into which they do not fit."""
+        if size.pairs is None:
+            raise TitansError(f"{self.name} needs a number of pairs with each length: write {size}/4 for four")
+        if size.pairs > self.keys:
+            raise TitansError(f"{size}: there are only {self.keys:,} keys, expected at most as many pairs")
+        needed = 2 * self.stated(size.pairs) + 2 * size.pairs
+        if needed > size.length:
+            raise TitansError(
+                f"{size}: {size.pairs} pairs and their queries take {needed} tokens, expected a longer one"
+            )
+
+    def draw_pairs(self, rows: int, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw different keys and different values, both `[B, pairs]`."""
+        keys = 1 + draw_distinct(rows, pairs, self.keys, generator)
+        return keys, self.values + draw_distinct(rows, pairs, self.values, generator)
+
+    def fill(self, rows: int, length: int, generator: torch.Generator) -> Tensor:
+        """Return filler `[B, length]`."""
+        if self.filler == "zero":
+            return torch.zeros(rows, length, dtype=torch.int64)
+        return torch.randint(self.vocabulary, (rows, length), generator=generator)
+
+
+@dataclasses.dataclass(frozen=True)
+class MQAR(PairProbe):
+    """Pairs, then each key once: what was its value?
+
+    Args:
+        vocabulary: tokens in all, even; keys are 1 … half − 1, values half … vocabulary − 1. Default 8,192.
+        filler: "random" or "zero": what stands after the pairs where nothing is asked. Default "random".
+        power: a of the gaps' power law i^(a−1); 1 is uniform. Default 0.01.
+    """
+
+    name: ClassVar[str] = "mqar"
+
+    power: float = POWER
+
+    def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Make sequences, see `Probe.batch`."""
+        assert size.pairs is not None  # checked
+        keys, values = self.draw_pairs(rows, size.pairs, generator)
+        return self.assemble(keys, values, torch.stack([keys, values], -1).flatten(1), size.length, generator)
+
+    def assemble(
+        self, keys: Tensor, answers: Tensor, context: Tensor, length: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Put queries and filler behind what is stated.
+
+        Args:
+            keys: the keys to ask for `[B, pairs]`, the first drawn first.
+            answers: what is right for each.
+            context: what is stated, `[B, c]`.
+            length: tokens N of the whole.
+            generator: of places and filler.
+
+        Returns:
+            Tokens and labels, both `[B, N]`.
+        """
+        rows, start = len(keys), context.shape[1]
+        places = start + 2 * draw_places(rows, keys.shape[1], (length - start) // 2, self.power, generator)
+        ids = torch.cat([context, self.fill(rows, length - start, generator)], 1).scatter_(1, places, keys)
+        return ids, torch.full_like(ids, IGNORED).scatter_(1, places, answers)
+
+
+def draw_places(rows: int, count: int, places: int, power: float, generator: torch.Generator) -> Tensor:
+    """Draw places one after the other without replacement, place i (from 1) with probability ∝ i^(power−1).
+
+    The keys of log-probability plus Gumbel noise, in descending order, are such draws (Efraimidis and Spirakis, 2006).
+
+    Args:
+        rows: sequences B.
+        count: places in each, at most `places`.
+        places: how many there are.
+        power: a.
+        generator: the generator.
+
+    Returns:
+        The places counted from 0, `[B, count]`, in the order of the draws.
+    """
+    log_probability = (power - 1) * torch.arange(1, places + 1, dtype=torch.float64).log()
+    noise = torch.rand(rows, places, dtype=torch.float64, generator=generator).clamp_(min=1e-300)
+    return (log_probability - (-noise.log()).log()).topk(count).indices

@@ -1,0 +1,56 @@
+"""All probes by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from titans.data.forgetting_mqar import ForgettingMQAR
+from titans.data.mqar import MQAR, PairProbe
+from titans.data.needle import Needle
+from titans.data.probe import Probe
+from titans.data.state_tracking import STATE_TASKS, StateTracking
+from titans.errors import TitansError
+
+RECALL_TASKS: dict[str, type[PairProbe]] = {kind.name: kind for kind in (MQAR, ForgettingMQAR, Needle)}
+TASKS = (*RECALL_TASKS, *STATE_TASKS)
+
+
+def make_probe(task: str, options: Mapping[str, Any] | None = None) -> Probe:
+    """Make a probe.
+
+    Args:
+        task: one of `TASKS`.
+        options: fields of its class, as `vocabulary` or `modulus`. Default: none.
+
+    Returns:
+        The probe.
+
+    Raises:
+        TitansError: the task is unknown, or has no such option, or the option does not work.
+    """
+    given = dict(options or {})
+    known = [field for field in options_of(task) if field != "task"]
+    for option in given:
+        if option not in known:
+            raise TitansError(f"{task} has no option {option!r}: expected one of {', '.join(known)}")
+    try:
+        return StateTracking(task, **given) if task in STATE_TASKS else RECALL_TASKS[task](**given)
+    except TypeError as error:  # a comparison of what is no number
+        raise TitansError(f"the options of {task} do not work: {error}") from error
+
+
+def options_of(task: str) -> dict[str, Any]:
+    """Return the fields of a task's class and their types.
+
+    Raises:
+        TitansError: the task is unknown.
+    """
+    if task not in TASKS:
+        near = difflib.get_close_matches(task, TASKS, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"expected one of {', '.join(TASKS)}"
+        raise TitansError(f'there is no task "{task}": {hint}')
+    fields = dataclasses.fields(StateTracking if task in STATE_TASKS else RECALL_TASKS[task])
+    return {field.name: field.type for field in fields}

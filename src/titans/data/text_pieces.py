@@ -1,0 +1,89 @@
+"""Real text as a probe: pieces of bytes, each asking for the byte after every one of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from titans.data.corpora import Document
+from titans.data.probe import Probe, Size
+from titans.errors import TitansError
+
+HELD_OUT = 0.05  # share of the text that validation and test have each
+LIMIT = 20_000_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextPieces(Probe):
+    """Pieces cut at random from a text.
+
+    Args:
+        text: bytes `[M]`, uint8.
+    """
+
+    name: ClassVar[str] = "text"
+    kind: ClassVar[str] = "text"
+
+    text: Tensor
+
+    @classmethod
+    def read(cls, documents: Iterable[Document], limit: int = LIMIT) -> TextPieces:
+        """Read documents, an empty line between them.
+
+        Args:
+            documents: the corpus.
+            limit: read no more than so many bytes. Default 20 MB.
+
+        Returns:
+            The whole; its parts are 90 % to train on, and 5 % each for validation and test, at the end.
+
+        Raises:
+            TitansError: there is no text.
+        """
+        read = bytearray()
+        for document in documents:
+            read += b"\n\n" if read else b""
+            for block in document.blocks():
+                read += block.encode()
+                if len(read) >= limit:
+                    return cls(torch.frombuffer(read[:limit], dtype=torch.uint8))
+        if not read:
+            raise TitansError("the data is empty: there is no text to read")
+        return cls(torch.frombuffer(read, dtype=torch.uint8))
+
+    @property
+    def vocab_size(self) -> int:
+        """All bytes."""
+        return 256
+
+    @property
+    def chance(self) -> float:
+        """One byte of all."""
+        return 1 / 256
+
+    def check(self, size: Size) -> None:
+        """Refuse pairs, and pieces for which the smallest part is too short."""
+        super().check(size)
+        shortest = len(self.part("test").text)
+        if size.length >= shortest:
+            raise TitansError(
+                f"the test part of the text has {shortest:,} bytes, not the {size.length + 1:,} that a piece of "
+                f"{size.length:,} takes: give more text, or shorter lengths"
+            )
+
+    def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Cut pieces, see `Probe.batch`; the label of a byte is the byte after it."""
+        starts = torch.randint(len(self.text) - size.length, (rows, 1), generator=generator)
+        pieces = self.text[starts + torch.arange(size.length + 1)].long()
+        return pieces[:, :-1], pieces[:, 1:]
+
+    def part(self, name: str) -> Self:
+        """Return the text of "train", "validation" or "test"."""
+        held_out = int(len(self.text) * HELD_OUT)
+        cuts = {"train": (0, 2), "validation": (2, 1), "test": (1, 0)}[name]
+        start = len(self.text) - cuts[0] * held_out if cuts[0] else 0
+        return dataclasses.replace(self, text=self.text[start : len(self.text) - cuts[1] * held_out])

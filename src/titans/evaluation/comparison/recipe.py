@@ -1,0 +1,220 @@
+"""One YAML file = one comparison: read and checked before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from titans.data.corpora import documents
+from titans.data.probe import Probe, Size, parse_sizes
+from titans.data.probes import make_probe
+from titans.data.text_pieces import LIMIT, TextPieces
+from titans.errors import TitansError
+from titans.evaluation import contestants
+from titans.evaluation.probe_training import Budget
+from titans.recipes import check_keys, check_values, read_recipe
+
+TOLERANCE = 0.03  # of the parameters
+_TYPES: dict[str, Any] = {  # of the sections, as YAML gives them
+    "task": str | dict,
+    "train": list | str | int,
+    "lengths": list | str | int,
+    "validation": list | str | int,
+    "budget": dict,
+    "learning_rates": list,
+    "seeds": list,
+    "sequences": int,
+    "parameters": int,
+    "allow_unequal": bool,
+    "model": dict,
+    "models": dict,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """One model of a comparison.
+
+    Args:
+        name: what to call it.
+        fields: see `titans.evaluation.contestants.make_model`.
+        parameters: how many it has, embeddings not counted.
+        learning_rates: to try.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    parameters: int
+    learning_rates: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A checked recipe.
+
+    Args:
+        task: the task as the recipe has it, `name` and options.
+        probe: the task itself.
+        train: sizes to train at.
+        lengths: sizes to test at.
+        validation: sizes to choose the learning rate at.
+        budget: of every training, but for the learning rate.
+        seeds: of initialisations and training data; the first is the one of the sweep.
+        sequences: test sequences at each size.
+        contestants: the models.
+    """
+
+    task: Mapping[str, Any]
+    probe: Probe
+    train: tuple[Size, ...]
+    lengths: tuple[Size, ...]
+    validation: tuple[Size, ...]
+    budget: Budget
+    seeds: tuple[int, ...]
+    sequences: int
+    contestants: tuple[Contestant, ...]
+
+
+def load_comparison(path: Path, overrides: Sequence[str] = ()) -> Comparison:
+    """Read and check the recipe of a comparison.
+
+    Args:
+        path: the YAML file.
+        overrides: `key=value` with dots between the levels (`budget.steps=100`), values read as YAML.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        TitansError: the file is unreadable or no YAML, a key is unknown (the nearest is suggested), a value does not
+            work, or the models' parameters differ by more than 3 % without `allow_unequal: true`.
+    """
+    return parse_comparison(read_recipe(path, overrides, expected="task, train, lengths, budget and models"))
+
+
+def parse_comparison(content: Mapping[str, Any]) -> Comparison:
+    """Check the content of a recipe, see `load_comparison`."""
+    content = {key: value for key, value in content.items() if value is not None}
+    check_keys(content, _TYPES, "")
+    check_values(content, _TYPES, "")
+    for section in ("task", "train", "budget", "models"):
+        if section not in content:
+            raise TitansError(f'the recipe has no "{section}" section')
+    task, probe = _task(content["task"])
+    train = _sizes(content["train"])
+    lengths = tuple(dict.fromkeys(_sizes(content.get("lengths", content["train"]))))
+    validation = (
+        _sizes(content["validation"])
+        if "validation" in content
+        else (max(train, key=lambda size: (size.length, size.pairs or 0)),)
+    )
+    for size in dict.fromkeys((*train, *lengths, *validation)):
+        probe.check(size)
+    sequences = content.get("sequences", 256)
+    if sequences < 1:
+        raise TitansError(f"sequences is {sequences}, expected at least 1")
+    found = _contestants(content, probe.vocab_size)
+    if not content.get("allow_unequal", False):
+        _check_equal(found)
+    return Comparison(
+        task,
+        probe,
+        train,
+        lengths,
+        validation,
+        _budget(content["budget"]),
+        _seeds(content.get("seeds", [1, 2, 3])),
+        sequences,
+        found,
+    )
+
+
+def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], Probe]:
+    task = {"name": section} if isinstance(section, str) else dict(section)
+    name, options = task.get("name"), {key: value for key, value in task.items() if key != "name"}
+    if not isinstance(name, str):
+        raise TitansError('the task has no "name": expected one as mqar, parity or text')
+    if name != "text":
+        return task, make_probe(name, options)
+    check_keys(options, ("data", "text_field", "max_bytes"), "task.")
+    check_values(options, {"data": str | list, "text_field": str, "max_bytes": int}, "task.")
+    data = options.get("data")
+    if not data:
+        raise TitansError("task.data is empty: name a file, a folder or a glob to read the text from")
+    limit: Any = options.get("max_bytes", LIMIT)
+    return task, TextPieces.read(documents(data, text_field=options.get("text_field", "text")), limit)
+
+
+def _sizes(value: list[Any] | str | int) -> tuple[Size, ...]:
+    return parse_sizes(value if isinstance(value, list) else [value])
+
+
+def _budget(section: Mapping[str, Any]) -> Budget:
+    hints = {name: hint for name, hint in typing.get_type_hints(Budget).items() if name != "learning_rate"}
+    check_keys(section, hints, "budget.")
+    check_values(section, hints, "budget.")
+    for name in ("steps", "batch"):
+        if name not in section:
+            raise TitansError(f'the recipe has no "budget.{name}"')
+    return Budget(**section)
+
+
+def _seeds(seeds: list[Any]) -> tuple[int, ...]:
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) < len(seeds):
+        raise TitansError(f"seeds is {seeds}, expected different whole numbers of at least 0, as [1, 2, 3]")
+    return tuple(seeds)
+
+
+def _contestants(content: Mapping[str, Any], vocab_size: int) -> tuple[Contestant, ...]:
+    found = []
+    for name, section in content["models"].items():
+        if not re.fullmatch(r"\w[\w.+-]*", str(name)):
+            raise TitansError(f'"{name}" is no name for a model: expected letters, digits and . + - _')
+        if not isinstance(section or {}, Mapping):
+            raise TitansError(f"models.{name} is {section!r}, expected fields, as variant: lmm")
+        given = dict(section or {})
+        rates = given.pop("learning_rates", content.get("learning_rates", [Budget.learning_rate]))
+        found.append(_contestant(str(name), given, content, vocab_size, _rates(rates)))
+    if not found:
+        raise TitansError("models is empty: name at least one")
+    if len({len(contestant.learning_rates) for contestant in found}) > 1:
+        numbers = ", ".join(f"{c.name} {len(c.learning_rates)}" for c in found)
+        raise TitansError(f"every model must have as many learning rates as the others, not {numbers}")
+    return tuple(found)
+
+
+def _contestant(
+    name: str, given: dict[str, Any], content: Mapping[str, Any], vocab_size: int, rates: tuple[float, ...]
+) -> Contestant:
+    ours = "preset" not in given and "model_type" not in given
+    fields = {**content.get("model", {}), **given} if ours else given
+    try:
+        if ours and "parameters" in content:
+            fields = contestants.matched(fields, vocab_size, content["parameters"])
+        return Contestant(name, fields, contestants.count(fields, vocab_size), rates)
+    except TitansError as error:
+        raise TitansError(f"model {name}: {error}") from error
+
+
+def _rates(rates: Any) -> tuple[float, ...]:
+    listed: list[Any] = rates if isinstance(rates, list) else [rates]
+    numbers = all(isinstance(rate, int | float) and 0 < rate < math.inf for rate in listed)
+    if not listed or not numbers or len(set(listed)) < len(listed):
+        raise TitansError(f"learning_rates is {rates}, expected different positive numbers, as [1e-3, 3e-3]")
+    return tuple(float(rate) for rate in listed)
+
+
+def _check_equal(found: Sequence[Contestant]) -> None:
+    least, most = (choose(found, key=lambda c: c.parameters) for choose in (min, max))
+    if most.parameters > least.parameters * (1 + TOLERANCE):
+        raise TitansError(
+            f"{most.name} has {most.parameters:,} parameters and {least.name} {least.parameters:,} (embeddings not "
+            f"counted), more than {TOLERANCE:.0%} apart: set parameters, which fits the feed-forward layers, or "
+            "allow_unequal: true"
+        )

@@ -1,0 +1,164 @@
+"""The runs of a comparison: each finished one is a file, and is not repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from titans import disk
+from titans.data.probe import Size
+from titans.data.text_pieces import TextPieces
+from titans.errors import TitansError
+from titans.evaluation import contestants
+from titans.evaluation.comparison.recipe import Comparison, Contestant
+from titans.evaluation.comparison.report import write_report
+from titans.evaluation.comparison.result import ComparisonResult, ModelResult, Run
+from titans.evaluation.probe_training import Diverged, train_on
+from titans.evaluation.probes import score, score_as_json
+
+RUNS = "runs"
+Progress = Callable[[float, str], None]  # the share of the work done, and what is being done
+
+
+def compare(
+    comparison: Comparison, folder: Path, *, device: str = "cpu", progress: Progress | None = None
+) -> ComparisonResult:
+    """Train and test every model: each learning rate on the first seed, then the best one on all seeds.
+
+    The best learning rate is the one with the lowest loss on the validation sequences. A run that diverged is kept as
+    such. What is finished lies in `runs/` of the folder, one file each; called again, only what is missing is run.
+
+    Args:
+        comparison: the recipe.
+        folder: where results go; made if it does not exist.
+        device: where to train. Default "cpu".
+        progress: called as work goes on. Default: nothing.
+
+    Returns:
+        The results; written are `results.json`, `table.md`, `plots.png` and `report.html` too.
+
+    Raises:
+        TitansError: the folder holds runs of another recipe.
+    """
+    (folder / RUNS).mkdir(parents=True, exist_ok=True)
+    work = _Work(comparison, folder / RUNS, device, progress or (lambda share, what: None))
+    for contestant in comparison.contestants:
+        for rate in contestant.learning_rates:
+            work.finished(contestant, rate, comparison.seeds[0])  # runs of another recipe are known at once
+    results = []
+    for contestant in comparison.contestants:
+        sweep = [work.run(contestant, rate, comparison.seeds[0]) for rate in contestant.learning_rates]
+        best = min(sweep, key=lambda run: run.validation_loss)
+        others = [work.run(contestant, best.learning_rate, seed) for seed in comparison.seeds[1:]]
+        results.append(ModelResult(contestant.name, contestant.parameters, tuple(sweep), (best, *others)))
+    result = ComparisonResult(
+        comparison.task,
+        comparison.probe.kind,
+        comparison.probe.chance,
+        dataclasses.asdict(comparison.budget) | {"learning_rate": None},
+        tuple(dict.fromkeys(str(size) for size in comparison.train)),
+        tuple(str(size) for size in comparison.lengths),
+        tuple(results),
+    )
+    write_report(result, folder)
+    return result
+
+
+class _Work:
+    """The runs still to do, and where the finished ones lie."""
+
+    def __init__(self, comparison: Comparison, folder: Path, device: str, progress: Progress) -> None:
+        self.comparison, self.folder, self.device, self.progress = comparison, folder, device, progress
+        each = len(comparison.contestants[0].learning_rates) + len(comparison.seeds) - 1
+        self.total, self.done = each * len(comparison.contestants), 0
+
+    def run(self, contestant: Contestant, rate: float, seed: int) -> Run:
+        """Return a finished run, after running it where it is missing."""
+        run = self.finished(contestant, rate, seed)
+        if run is None:
+            content = self._settings(contestant, rate, seed) | self._measure(contestant, rate, seed)
+            path = self._path(contestant, rate, seed)
+            disk.replace(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+            run = Run.of(content)
+        self.done += 1
+        self.progress(self.done / self.total, f"{contestant.name}, learning rate {rate:g}, seed {seed}: done")
+        return run
+
+    def finished(self, contestant: Contestant, rate: float, seed: int) -> Run | None:
+        """Return a run that lies in the folder, or None.
+
+        Raises:
+            TitansError: it is one of another recipe, or damaged.
+        """
+        path = self._path(contestant, rate, seed)
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_bytes())
+            run = Run.of(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise TitansError(f"{path} is damaged: delete it, and it will be run again") from error
+        settings = json.loads(json.dumps(self._settings(contestant, rate, seed)))
+        differs = [key for key, value in settings["settings"].items() if content["settings"].get(key) != value]
+        if differs:
+            raise TitansError(
+                f"{path} is a run of another recipe ({', '.join(differs)} differ): choose another --out, or delete it"
+            )
+        return run
+
+    def _path(self, contestant: Contestant, rate: float, seed: int) -> Path:
+        return self.folder / f"{contestant.name}--lr{rate:g}--seed{seed}.json"
+
+    def _settings(self, contestant: Contestant, rate: float, seed: int) -> dict[str, Any]:
+        """All that decides what comes out."""
+        comparison = self.comparison
+        sizes: Mapping[str, Sequence[Size]] = {
+            "train": comparison.train,
+            "validation": comparison.validation,
+            "lengths": comparison.lengths,
+        }
+        settings = {
+            "model": dict(contestant.fields),
+            "task": dict(comparison.task),
+            **{name: [str(size) for size in each] for name, each in sizes.items()},
+            "budget": dataclasses.asdict(comparison.budget) | {"learning_rate": rate},
+            "sequences": comparison.sequences,
+            "seed": seed,
+        }
+        if isinstance(comparison.probe, TextPieces):
+            settings["text"] = hashlib.sha256(comparison.probe.text.numpy().tobytes()).hexdigest()
+        return {"settings": settings}
+
+    def _measure(self, contestant: Contestant, rate: float, seed: int) -> dict[str, Any]:
+        comparison, what = self.comparison, f"{contestant.name}, learning rate {rate:g}, seed {seed}"
+        model = contestants.make_model(contestant.fields, comparison.probe.vocab_size, seed).to(self.device)
+        budget = dataclasses.replace(comparison.budget, learning_rate=rate)
+
+        def report(share: float, loss: float) -> None:
+            self.progress((self.done + 0.9 * share) / self.total, f"{what}: loss {loss:.3f}")
+
+        try:
+            training = train_on(model, comparison.probe, comparison.train, budget, seed, report)
+            self.progress((self.done + 0.9) / self.total, f"{what}: testing")
+            scores = {
+                part: [
+                    score_as_json(score(model, comparison.probe.part(part), size, part, sequences=comparison.sequences))
+                    for size in sizes
+                ]
+                for part, sizes in (("validation", comparison.validation), ("test", comparison.lengths))
+            }
+        except Diverged as error:
+            return {"diverged": str(error)}
+        return {"training": dataclasses.asdict(training), "state_bytes": _state_bytes(model), **scores}
+
+
+@torch.inference_mode()
+def _state_bytes(model: Any) -> int | None:
+    """Bytes of one stream's state, where it does not grow with the stream."""
+    return model.initial_state(1).nbytes if hasattr(model, "initial_state") else None

@@ -1,0 +1,286 @@
+"""Probes: train a model on a small task, and test it at lengths it has not seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from titans import disk
+from titans.data.packing import IGNORED
+from titans.data.probe import Probe, Size
+from titans.data.reasons import refused_as
+from titans.errors import TitansError
+from titans.evaluation.probe_training import (
+    Budget,
+    Progress,
+    Training,
+    answers_at,
+    check,
+    generator_for,
+    train_on,
+)
+from titans.evaluation.recall import wilson
+
+PIECE_LENGTH = 1024
+TEST_TOKENS = 16_384  # of one forward pass, over all rows
+FILE, PLOT = "probe.json", "probe.png"
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """The answers of one model at one size.
+
+    Args:
+        size: as `256/16` or `256`.
+        length: tokens of each sequence.
+        sequences: how many.
+        asked: answers asked for.
+        correct: right answers.
+        final: right answers at the last position of a sequence where something is asked.
+        loss: mean loss, nats per answer.
+        low: lower end of the 95 % Wilson interval of the accuracy.
+        high: its upper end. A trial is a question of a recall task, but a whole sequence of the others, since the
+            answers at neighbouring positions are right and wrong together.
+        scaled: the accuracy, with 0 for chance and 1 for all.
+    """
+
+    size: str
+    length: int
+    sequences: int
+    asked: int
+    correct: int
+    final: int
+    loss: float
+    low: float
+    high: float
+    scaled: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.asked
+
+    @property
+    def final_accuracy(self) -> float:
+        """Share of sequences whose last answer was right."""
+        return self.final / self.sequences
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedRun:
+    """One training and its test.
+
+    Args:
+        seed: of the model's initialisation and of the training data.
+        training: how it went.
+        scores: one for each size tested.
+    """
+
+    seed: int
+    training: Training
+    scores: tuple[Score, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeResult:
+    """What `run_probe` measured.
+
+    Args:
+        task: the probe's name.
+        kind: "recall", "state" or "text".
+        model: what the model is called.
+        parameters: how many it has.
+        chance: accuracy of a guess.
+        budget: how it was trained.
+        train_sizes: the sizes it was trained at.
+        runs: one for each seed.
+    """
+
+    task: str
+    kind: str
+    model: str
+    parameters: int
+    chance: float
+    budget: Budget
+    train_sizes: tuple[str, ...]
+    runs: tuple[SeedRun, ...]
+
+    def mean(self, size: str) -> float:
+        """Return the mean accuracy over the seeds at one size."""
+        found = [score.accuracy for run in self.runs for score in run.scores if score.size == size]
+        return math.fsum(found) / len(found)
+
+    def save(self, folder: Path) -> None:
+        """Write `probe.json` and the plot `probe.png`, each whole or not at all.
+
+        Args:
+            folder: made if it does not exist.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        disk.replace(folder / FILE, (json.dumps(self._as_json(), indent=1, allow_nan=False) + "\n").encode())
+        disk.replace(folder / PLOT, _plot(self))
+
+    def _as_json(self) -> dict[str, Any]:
+        content = dataclasses.asdict(self)
+        for run, written in zip(self.runs, content["runs"], strict=True):
+            written["scores"] = [score_as_json(score) for score in run.scores]
+        return content
+
+
+def score_as_json(score: Score) -> dict[str, Any]:
+    """Return a score's fields and its shares."""
+    return dataclasses.asdict(score) | {"accuracy": score.accuracy, "final_accuracy": score.final_accuracy}
+
+
+def run_probe(
+    make_model: Callable[[int], Any],
+    probe: Probe,
+    train_sizes: Sequence[Size],
+    test_sizes: Sequence[Size],
+    budget: Budget,
+    *,
+    seeds: Sequence[int] = (0,),
+    name: str = "model",
+    sequences: int = 256,
+    progress: Callable[[int], Progress] | None = None,
+) -> ProbeResult:
+    """Train a new model on a probe for each seed, and test it at several sizes.
+
+    Args:
+        make_model: makes the untrained model of a seed.
+        probe: the task.
+        train_sizes: to train at.
+        test_sizes: to test at; all models and seeds are asked the same.
+        budget: for how long and how to train.
+        seeds: of initialisations and training data. Default one, 0.
+        name: what to call the model.
+        sequences: test sequences at each size. Default 256.
+        progress: returns what is called after each step of a seed's training. Default: nothing.
+
+    Returns:
+        The scores.
+
+    Raises:
+        TitansError: something does not fit, or the training diverged.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise TitansError(f"the seeds are {list(seeds)}, expected different numbers, at least one")
+    runs, parameters = [], 0
+    for seed in seeds:
+        model = make_model(seed)
+        check(model, probe, [*train_sizes, *test_sizes])
+        parameters = model.num_parameters()
+        training = train_on(model, probe, train_sizes, budget, seed, None if progress is None else progress(seed))
+        scores = [score(model, probe.part("test"), size, sequences=sequences) for size in test_sizes]
+        runs.append(SeedRun(seed, training, tuple(scores)))
+    sizes = tuple(dict.fromkeys(str(size) for size in train_sizes))
+    return ProbeResult(probe.name, probe.kind, name, parameters, probe.chance, budget, sizes, tuple(runs))
+
+
+def score(
+    model: Any,
+    probe: Probe,
+    size: Size,
+    part: str = "test",
+    *,
+    sequences: int = 256,
+    piece_length: int = PIECE_LENGTH,
+    seed: int = 0,
+) -> Score:
+    """Ask a model the questions of a probe at one size.
+
+    A model of this package reads long sequences in pieces, with its state carried; any other reads each as a whole.
+
+    Args:
+        model: a causal language model; used in evaluation mode.
+        probe: the part of the task to ask.
+        size: how large the sequences are.
+        part: "validation" or "test": sequences of one are none of the other.
+        sequences: how many. Default 256.
+        piece_length: tokens of one forward pass; changes speed and memory, not the result. Default 1,024.
+        seed: of the questions. Default 0, so that all models have the same.
+
+    Returns:
+        The score.
+
+    Raises:
+        TitansError: the model fails, as with weights that hold NaN.
+    """
+    everything = probe.batch(sequences, size, generator_for(seed, part, size))
+    rows = max(1, TEST_TOKENS // _cut(model, size.length, piece_length))
+    asked = correct = final = 0
+    loss = 0.0
+    was_training = model.training
+    model.eval()
+    for ids, labels in zip(*(both.split(rows) for both in everything), strict=True):
+        right, nats = _answers(model, ids, labels, piece_length)
+        is_asked = labels != IGNORED
+        last = size.length - 1 - is_asked.flip(1).int().argmax(1, keepdim=True)
+        asked, correct = asked + int(is_asked.sum()), correct + int(right.sum())
+        final, loss = final + int(right.gather(1, last).sum()), loss + nats
+    model.train(was_training)
+    if not math.isfinite(loss):
+        raise TitansError(f"the loss at {size} is {loss}: the model's training diverged")
+    trials = asked if probe.kind == "recall" else sequences
+    low, high = wilson(correct / asked * trials, trials)
+    scaled = (correct / asked - probe.chance) / (1 - probe.chance)
+    return Score(str(size), size.length, sequences, asked, correct, final, loss / asked, low, high, scaled)
+
+
+def _answers(model: Any, ids: Tensor, labels: Tensor, piece_length: int) -> tuple[Tensor, float]:
+    """Return where the most likely answer was right, `[B, N]`, and the sum of the losses."""
+    hits, nats, state = [], 0.0, None
+    cut = _cut(model, ids.shape[1], piece_length)
+    for piece, answers in zip(ids.to(model.device).split(cut, 1), labels.to(model.device).split(cut, 1), strict=True):
+        asked = answers != IGNORED
+        carried = {"cache": state, "use_cache": True} if cut < ids.shape[1] else {"use_cache": False}
+        with torch.inference_mode(), refused_as("the model cannot read the probe"):
+            logits, output = answers_at(model, piece, asked, **carried)
+            nats += float(F.cross_entropy(logits, answers[asked], reduction="sum"))
+        state = getattr(output, "cache", None)
+        hits.append(torch.zeros_like(asked).masked_scatter(asked, logits.argmax(-1) == answers[asked]))
+    return torch.cat(hits, 1).cpu(), nats
+
+
+def _cut(model: Any, length: int, piece_length: int) -> int:
+    from titans.models.modeling import TitansForCausalLM
+
+    return min(length, piece_length) if isinstance(model, TitansForCausalLM) else length
+
+
+def _plot(result: ProbeResult) -> bytes:
+    """Draw accuracy by length, one line per seed with its intervals, and the training losses."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for run in result.runs:
+        sizes = [score.size for score in run.scores]
+        accuracy = [score.accuracy for score in run.scores]
+        error = [[s.accuracy - s.low for s in run.scores], [s.high - s.accuracy for s in run.scores]]
+        left.errorbar(sizes, accuracy, yerr=error, marker="o", capsize=3, label=f"seed {run.seed}")
+        right.plot(*zip(*run.training.curve, strict=True), label=f"seed {run.seed}")
+    left.axhline(result.chance, color="#777777", linestyle=":", label="chance")
+    left.set(
+        ylim=(-0.02, 1.02), xlabel="tokens (/ pairs)", ylabel="right answers", title=f"{result.model}, {result.task}"
+    )
+    right.set(xlabel="steps", ylabel="nats per answer", title=f"training at {_range(result.train_sizes)}")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _range(sizes: Sequence[str]) -> str:
+    return ", ".join(sizes) if len(sizes) < 6 else f"{sizes[0]} … {sizes[-1]}"

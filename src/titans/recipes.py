@@ -1,0 +1,152 @@
+"""How recipes are read: YAML as people write it, overrides, and what is misspelt refused at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from titans.errors import TitansError
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = (), *, expected: str) -> dict[str, Any]:
+    """Read the sections of a recipe.
+
+    Args:
+        path: the YAML file.
+        overrides: `key=value` with dots between the levels (`training.max_steps=100`), values read as YAML.
+        expected: the sections that a recipe of this kind has, for the message where there are none.
+
+    Returns:
+        The sections, as YAML gives them.
+
+    Raises:
+        TitansError: the file is unreadable, no YAML or no mapping, or an override is none.
+    """
+    content = _read_yaml(path, expected)
+    for override in overrides:
+        apply_override(content, override)
+    return content
+
+
+def check_keys(section: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
+    """Refuse unknown keys, and suggest the nearest.
+
+    Args:
+        section: the section.
+        known: its possible keys.
+        prefix: what the section is called, with a dot at the end.
+
+    Raises:
+        TitansError: a key is unknown.
+    """
+    known = list(known)
+    for key in section:
+        if key in known:
+            continue
+        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+        hint = f'did you mean "{prefix}{near[0]}"?' if near else f"expected one of: {', '.join(sorted(known))}"
+        raise TitansError(f'unknown key "{prefix}{key}" in the recipe: {hint}')
+
+
+def check_values(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: str) -> None:
+    """Refuse values of the wrong type.
+
+    Args:
+        section: the section.
+        hints: the type of each key; others may be anything.
+        prefix: what the section is called, with a dot at the end.
+
+    Raises:
+        TitansError: a value cannot be what its type hint says.
+    """
+    for key, value in section.items():
+        hint = hints.get(key, Any)
+        if not _fits(value, hint):
+            raise TitansError(f"{prefix}{key} is {value!r} ({type(value).__name__}), expected {_spell(hint)}")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a YAML value can be what the type hint says; hints beyond plain values accept everything."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    hint = typing.get_origin(hint) or hint
+    if hint is Mapping or hint is dict:
+        return isinstance(value, Mapping)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (str, bool, list, types.NoneType):
+        return isinstance(value, hint)
+    return True
+
+
+def _spell(hint: Any) -> str:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(_spell(option) for option in typing.get_args(hint) if option is not types.NoneType)
+    hint = typing.get_origin(hint) or hint
+    return str(getattr(hint, "__name__", hint))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: `4e-4` is a number and `no` a word, unlike in YAML 1.1."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - replaces the class's own
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(?i:true|false)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _read_yaml(path: Path, expected: str) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise TitansError(f"cannot read the recipe {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise TitansError(f"the recipe {path} is not UTF-8 text (byte {error.start})") from error
+    except yaml.YAMLError as error:
+        raise TitansError(f"the recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise TitansError(f"the recipe {path} holds no sections: expected {expected}")
+    return content
+
+
+def apply_override(content: dict[str, Any], override: str) -> None:
+    """Replace one value of a recipe, in place.
+
+    Args:
+        content: the sections.
+        override: `key=value` with dots between the levels, the value read as YAML.
+
+    Raises:
+        TitansError: it is not of this form, or leads through a value.
+    """
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise TitansError(f'"{override}" is no override: expected key=value, for example training.max_steps=100')
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise TitansError(f'the value of "{override}" is not YAML: {" ".join(str(error).split())}') from error
+    *parents, last = key.split(".")
+    section = content
+    for depth, parent in enumerate(parents, start=1):
+        if section.get(parent) is None:  # an empty section is an absent one
+            section[parent] = {}
+        if not isinstance(section[parent], dict):
+            raise TitansError(f'"{override}": "{".".join(parents[:depth])}" is a value, not a section')
+        section = section[parent]
+    section[last] = value
