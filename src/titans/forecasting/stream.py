@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -13,9 +15,27 @@ from torch import Tensor
 
 from titans import disk
 from titans.errors import TitansError
+from titans.models.configuration import VARIANTS
 from titans.models.forecasting import ForecastOutput, TitansForForecasting
 from titans.models.memory_state import MemoryState
 from titans.persistence import state_file
+from titans.persistence.fingerprint import fingerprint, tensors_digest
+
+FORMAT, VERSION = "titans-forecast-stream", "1"
+
+
+class Held(NamedTuple):
+    """All that a stream holds at one moment; S series of C channels, look-back L.
+
+    Args:
+        points: what no window has handed to the memory yet, oldest first, with room for L more, `[S, 3 L, C]`.
+        filled: how many they are, `[S]`, below 2 L.
+        state: the memory of what came before; None where the stream has none.
+    """
+
+    points: Tensor
+    filled: Tensor
+    state: MemoryState | None
 
 
 class ForecastStream:
@@ -24,62 +44,74 @@ class ForecastStream:
     The memory reads the series window by window, each as long as the model's look-back, one after the other and each
     once, as soon as a later window is there to forecast from. A forecast reads the last window, whole, with that
     memory. So it depends on what has come and not on how it was divided among calls; at most two windows of points
-    are kept. Train the model on `Streams`: one that has only seen single windows does not know what to remember.
+    are kept, in float32 or the model's type if that is finer. Train the model on `Streams`: one that has only seen
+    single windows does not know what to remember.
 
     Args:
-        model: the model; its weights must not change while the stream goes on.
-        series: how many series S are read side by side.
+        model: the model; its weights must not change while the stream goes on. Its mode does not matter.
+        series: how many series S are read side by side. Default 1.
         channels: channels C of each. Default: the model's.
-        memory: False: forget each window; the frozen twin, for comparisons. Default True.
+        memory: False: forget each window; the frozen twin, for comparisons, and all there is for a variant without
+            state ("none"). Default True.
+
+    Raises:
+        TitansError: no series or no channel, other channels than the model mixes, or a memory for a model that needs
+            covariates, which a stream does not keep.
     """
 
     def __init__(
         self, model: TitansForForecasting, series: int = 1, channels: int | None = None, memory: bool = True
     ) -> None:
-        self.model, self.memory = model, memory
-        channels = model.config.num_channels if channels is None else channels
-        self._length: int = model.config.context_length
-        # What no window has handed to the memory yet, oldest first, with room for a push of L, and how many it is.
-        self._points = torch.full((series, 3 * self._length, channels), torch.nan, device=model.device)
-        self._filled = torch.zeros(series, dtype=torch.long, device=model.device)
-        self._state: MemoryState | None = None  # of all rows; before the first whole window there is none
+        config = model.config
+        channels = config.num_channels if channels is None else channels
+        if series < 1 or channels < 1:
+            raise TitansError(f"a stream of {series} series of {channels} channels: expected at least 1 of each")
+        if config.channel_mixing and channels != config.num_channels:
+            raise TitansError(f"the stream has {channels} channels and the model mixes {config.num_channels}")
+        self.model, self.memory = model, memory and bool(VARIANTS[config.variant])
+        if self.memory and (config.num_future_covariates or config.num_static_covariates):
+            raise TitansError(
+                "this model needs covariates, which a stream does not keep for its memory: use memory=False, or a "
+                "model without covariates"
+            )
+        self._length: int = config.context_length
+        dtype = torch.promote_types(model.dtype, torch.float32)
+        points = torch.full((series, 3 * self._length, channels), torch.nan, device=model.device, dtype=dtype)
+        state = None
+        if self.memory:
+            with torch.no_grad():
+                state = model.initial_state(series * (1 if config.channel_mixing else channels))
+        self._held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)
 
     @property
     def seen(self) -> Tensor:
-        """How many points of each series forecasts can look at without memory, `[S]`: at most two windows less one."""
-        return self._filled.clone()
+        """How many points of each series the next forecast looks at, `[S]`: all that came, at most the look-back."""
+        return self._held.filled.clamp(max=self._length)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the stream holds; they do not grow."""
-        return self._points.nbytes + self._filled.nbytes + (0 if self._state is None else self._state.nbytes)
+        """Bytes that the stream holds; they do not grow, but for a few once series of different lengths are counted."""
+        points, filled, state = self._held
+        return points.nbytes + filled.nbytes + (0 if state is None else state.nbytes)
 
+    @torch.no_grad()
     def update(self, points: Tensor, counts: Tensor | None = None) -> None:
-        """Read new points.
+        """Read new points: all of them or, where that is interrupted or refused, none.
 
         Args:
             points: `[S, n, C]`, or `[n, C]` of a single series; NaN where a value is missing.
-            counts: how many of them are new in each series `[S]`; the rest, on the right, is padding. Default: n.
+            counts: how many of them are new in each series `[S]`; the rest, on the right, is padding, whatever stands
+                there. Default: n.
 
         Raises:
-            TitansError: points of another shape, or an infinite one.
+            TitansError: points of another shape, one that is infinite or too large to be squared, or counts that are
+                none.
         """
-        series, _, channels = self._points.shape
-        points = points.unsqueeze(0) if points.dim() == 2 else points
-        if points.dim() != 3 or points.shape[0] != series or points.shape[2] != channels:
-            raise TitansError(
-                f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {channels}]"
-            )
-        points = points.to(self._points)
-        if bool(points.isinf().any()):
-            raise TitansError("a new point is infinite: hand in NaN where a value is missing")
-        steps = points.shape[1]
-        counts = torch.full((series,), steps) if counts is None else counts
-        if counts.shape != (series,) or bool(((counts < 0) | (counts > steps)).any()):
-            raise TitansError(f"counts must hold a number from 0 to {steps} for each of {series} series")
-        counts = counts.to(self._filled)
-        for start in range(0, steps, self._length):  # at most one window becomes whole with each
-            self._push(points[:, start : start + self._length], (counts - start).clamp(0, self._length))
+        points, counts = self._checked(points, counts)
+        held = self._held._replace(points=self._held.points.clone())
+        for start in range(0, points.shape[1], self._length):  # at most one window becomes whole with each
+            held = self._push(held, points[:, start : start + self._length], (counts - start).clamp(0, self._length))
+        self._held = held  # at once
 
     def forecast(self, **covariates: Any) -> ForecastOutput:
         """Forecast what follows the last point of each series; the stream stays as it is.
@@ -92,13 +124,15 @@ class ForecastStream:
 
         Raises:
             TitansError: a series has no point yet.
+            ValueError: covariates of another shape.
         """
-        if not bool((self._filled > 0).all()):
+        points, filled, state = self._held
+        if not bool((filled > 0).all()):
             raise TitansError("there is nothing to forecast from: call update with at least one point of each series")
-        index = self._filled.unsqueeze(1) + torch.arange(-self._length, 0, device=self._filled.device)  # [S, L]
-        window = self._points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
+        index = filled.unsqueeze(1) + torch.arange(-self._length, 0, device=filled.device)  # [S, L]
+        window = points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, points.shape[2]))
         window = torch.where((index >= 0).unsqueeze(-1), window, torch.nan)
-        return self._read(window, use_cache=False, **covariates)
+        return self._read(window, cache=state, use_cache=False, **covariates)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the stream to one file that `load` reads; a crash leaves the old file or the new one.
@@ -109,10 +143,13 @@ class ForecastStream:
         Raises:
             TitansError: the model's weights have changed since the stream began.
         """
-        state = self._start() if self._state is None else self._state
-        memory = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
-        tensors = {"memory": memory, "points": self._points.cpu(), "filled": self._filled.cpu()}
-        disk.replace(Path(path), safetensors.torch.save(tensors))
+        points, filled, state = self._held
+        tensors = {"points": points.cpu(), "filled": filled.cpu()}
+        if state is not None:
+            tensors["memory"] = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
+        metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint(self.model)}
+        metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
+        disk.replace(Path(path), safetensors.torch.save(tensors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TitansForForecasting) -> ForecastStream:
@@ -123,61 +160,105 @@ class ForecastStream:
             model: the model that the stream belongs to: the same weights and configuration.
 
         Returns:
-            The stream.
+            The stream, with memory if it was saved with one.
 
         Raises:
             TitansError: the file is damaged or missing, or the stream belongs to another model.
         """
         try:
-            tensors = safetensors.torch.load(disk.read(Path(path)))
-            memory, points, filled = tensors["memory"], tensors["points"], tensors["filled"]
-            state, _ = state_file.parse(memory.numpy().tobytes(), model)
-            stream = cls(model, len(points), points.shape[2])
-            if points.shape != stream._points.shape or filled.shape != stream._filled.shape or state.rows % len(points):
-                raise TitansError("its parts do not fit together")
+            return cls._parse(disk.read(Path(path)), model)
         except OSError as error:
             raise TitansError(f"cannot read the stream file {path} ({error.strerror}): is the path right?") from error
-        except (SafetensorError, KeyError, IndexError, TypeError) as error:
-            raise TitansError(
-                f"{path} is no stream file, or a damaged one ({error}): use a copy that is whole"
-            ) from error
         except TitansError as error:
             raise TitansError(f"{path}: {error}") from error
-        if not bool(((filled >= 0) & (filled < 2 * stream._length)).all()):
-            raise TitansError(f"{path} is damaged (its counts are out of range): use a copy that is whole")
-        stream._points, stream._filled, stream._state = points.to(stream._points), filled.to(stream._filled), state
+
+    @classmethod
+    def _parse(cls, data: bytes, model: TitansForForecasting) -> ForecastStream:
+        """Read the content of a stream file, from anywhere: nothing in it is run or trusted."""
+        try:
+            metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+            if metadata["format"] != FORMAT:
+                raise ValueError(f"its format is {metadata['format']!r}")
+            if metadata["version"] != VERSION:
+                raise TitansError(
+                    f"it has version {metadata['version']!r}, not {VERSION}: use the Titans that wrote it"
+                )
+            tensors = safetensors.torch.load(data)
+            if metadata.pop("checksum") != tensors_digest(tensors, json.dumps(metadata, sort_keys=True)):
+                raise ValueError("its checksum is wrong")
+            points, filled, memory = tensors["points"], tensors["filled"], tensors.get("memory")
+            theirs = metadata["fingerprint"]
+            series, _, channels = points.shape
+        except TitansError:
+            raise
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise TitansError(
+                f"this is no stream file, or a damaged one ({error}): use a copy that is whole"
+            ) from error
+        state = None if memory is None else state_file.parse(memory.numpy().tobytes(), model)[0]  # may name a field
+        if theirs != fingerprint(model):
+            raise TitansError("the stream belongs to another model: load the model that it was saved with")
+        stream = cls(model, series, channels, memory is not None)
+        empty = stream._held
+        fits = (points.shape, points.dtype) == (empty.points.shape, empty.points.dtype)
+        fits = fits and (filled.shape, filled.dtype) == (empty.filled.shape, empty.filled.dtype)
+        fits = (
+            fits
+            and bool(((filled >= 0) & (filled < 2 * stream._length)).all())
+            and not bool((points.abs() > stream._largest).any())
+        )
+        if not fits or (state and state.rows) != (empty.state and empty.state.rows):
+            raise TitansError("its parts do not fit together: use a copy that is whole")
+        stream._held = Held(points.to(model.device), filled.to(model.device), state)
         return stream
 
-    def _push(self, points: Tensor, counts: Tensor) -> None:
-        """Append at most L points to each series, and hand over the oldest window where two are whole."""
-        offsets = torch.arange(points.shape[1], device=points.device)
-        real = offsets < counts.unsqueeze(1)
+    @property
+    def _largest(self) -> float:
+        """Deviations of twice this can be squared and summed over a window."""
+        largest: float = torch.finfo(self._held.points.dtype).max
+        return math.sqrt(largest / (4 * self._length))
+
+    def _checked(self, points: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return new points `[S, n, C]` and their counts `[S]`, where the stream's are and of its types."""
+        series, _, channels = self._held.points.shape
+        points = points.unsqueeze(0) if points.dim() == 2 else points
+        if points.dim() != 3 or points.shape[0] != series or points.shape[2] != channels:
+            raise TitansError(
+                f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {channels}]"
+            )
+        points, steps = points.to(self._held.points), points.shape[1]
+        counts = torch.full((series,), steps) if counts is None else counts
+        if counts.shape != (series,) or counts.is_floating_point() or bool(((counts < 0) | (counts > steps)).any()):
+            raise TitansError(f"counts must hold a whole number from 0 to {steps} for each of {series} series")
+        counts = counts.to(self._held.filled)
+        real = torch.arange(steps, device=counts.device) < counts.unsqueeze(1)
+        largest = self._largest
+        if bool((real.unsqueeze(-1) & (points.abs() > largest)).any()):
+            raise TitansError(f"a new point is beyond ±{largest:.0e}: scale the series, and let NaN stand for a gap")
+        return points, counts
+
+    def _push(self, held: Held, points: Tensor, counts: Tensor) -> Held:
+        """Append at most L points to each series, in place, and hand over the oldest window where two are whole."""
+        kept, filled, state = held
+        real = torch.arange(points.shape[1], device=points.device) < counts.unsqueeze(1)
         rows, columns = real.nonzero(as_tuple=True)
-        self._points[rows, self._filled[rows] + columns] = points[rows, columns]
-        self._filled = self._filled + counts
-        whole = self._filled >= 2 * self._length
+        kept[rows, filled[rows] + columns] = points[rows, columns]
+        filled = filled + counts
+        whole = filled >= 2 * self._length
         if not bool(whole.any()):
-            return
-        if self.memory:
-            self._learn(whole)
-        moved = self._points.roll(-self._length, 1)
+            return Held(kept, filled, state)
+        if state is not None:
+            state = self._learn(state, kept[:, : self._length], whole)
+        moved = kept.roll(-self._length, 1)
         moved[:, -self._length :] = torch.nan
-        self._points = torch.where(whole.view(-1, 1, 1), moved, self._points)
-        self._filled = self._filled - self._length * whole
+        return Held(torch.where(whole.view(-1, 1, 1), moved, kept), filled - self._length * whole, state)
 
-    def _learn(self, whole: Tensor) -> None:
+    def _learn(self, state: MemoryState, window: Tensor, whole: Tensor) -> MemoryState:
         """Have the memories of some series read their oldest window."""
-        before = self._start() if self._state is None else self._state
-        after = self._read(self._points[:, : self._length], cache=before, use_cache=True).cache
+        after = self._read(window, cache=state, use_cache=True).cache
         assert after is not None  # asked for
-        rows = whole.repeat_interleave(before.rows // len(whole))
-        self._state = after.where(rows, before)
-
-    def _start(self) -> MemoryState:
-        series, _, channels = self._points.shape
-        return self.model.initial_state(series * (1 if self.model.config.channel_mixing else channels))
+        return after.where(whole.repeat_interleave(state.rows // len(whole)), state)
 
     def _read(self, window: Tensor, **kwargs: Any) -> ForecastOutput:
         observed = window.isfinite()
-        kwargs.setdefault("cache", self._state)
         return self.model.forecast(window, observed=None if bool(observed.all()) else observed, **kwargs)
