@@ -189,6 +189,8 @@ class ForecastStream:
             points, filled, memory = tensors["points"], tensors["filled"], tensors.get("memory")
             theirs = metadata["fingerprint"]
             series, _, channels = points.shape
+            if memory is not None and memory.dtype != torch.uint8:
+                raise ValueError("its memory is no bytes")
         except TitansError:
             raise
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

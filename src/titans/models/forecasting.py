@@ -111,8 +111,8 @@ class TitansForForecasting(TitansStack):
             past_values = torch.where(observed, past_values, 0.0)
         x, mean, scale = self._normalise(past_values.transpose(1, 2), observed)  # [B, C, L]
         self._check_numbers(scale if self.config.normalize else x, future_covariates, static_covariates)
-        x, known, static = (t if t is None else t.to(self.dtype) for t in (x, future_covariates, static_covariates))
-        assert x is not None
+        x, known = x.to(self.dtype), None if future_covariates is None else future_covariates.to(self.dtype)
+        static = None if static_covariates is None else static_covariates.to(self.dtype)
         tokens, mask = self._tokens(x, observed, known, static)
         self._check_cache(cache, len(tokens))
         hidden, state = self.read(self.dropout(tokens), cache, mask, use_cache)

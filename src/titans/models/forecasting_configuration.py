@@ -92,7 +92,8 @@ class TitansForecastingConfig(StackConfig):
             self._check_whole(name, 1)
         for name in ("num_future_covariates", "num_static_covariates"):
             self._check_whole(name, 0)
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:  # not, for NaN
+        dropout: Any = self.dropout
+        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:  # not, for NaN
             raise ValueError(f"dropout={self.dropout!r} must be a number of at least 0 and below 1")
 
     def _check_fit(self, memory_heads: int) -> None:
