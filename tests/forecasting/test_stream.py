@@ -22,6 +22,7 @@ SIZES = {
     "patch_length": 3,
     "patch_stride": 2,
     "hidden_size": 4,
+    "num_attention_heads": 1,
     "intermediate_size": 8,
     "sliding_window": 4,
     "segment_length": 3,
@@ -41,10 +42,14 @@ S = 2
 def make(scrambled):
     """Make a forecasting model with random parameters: `make(layout, variant, dtype, **fields)`."""
 
+    made = {}
+
     def make(layout="independent", variant="lmm", dtype=torch.float64, **fields):
-        torch.manual_seed(0)
-        config = TitansForecastingConfig(**{**SIZES, **LAYOUTS[layout], "variant": variant, **fields})
-        return scrambled(TitansForForecasting(config), dtype=dtype, scale=0.5)
+        key = layout, variant, dtype, str(fields)
+        if key not in made:
+            config = TitansForecastingConfig(**{**SIZES, **LAYOUTS[layout], "variant": variant, **fields})
+            made[key] = scrambled(TitansForForecasting(config), dtype=dtype, scale=0.5)
+        return made[key].eval()
 
     return make
 
@@ -97,7 +102,7 @@ def _leaves(state):
 # What is forecast ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, L - 1, L, L + 1, 2 * L - 1, 2 * L, 2 * L + 1, 3 * L - 1, 3 * L, 5 * L + 3])
+@pytest.mark.parametrize("count", [1, L, 2 * L - 1, 2 * L, 3 * L - 1, 3 * L, 4 * L + 3])
 def test_equals_an_explicit_loop_over_windows(model, close, count):
     points = series(model, count)
     found = fed(model, points).forecast()
@@ -124,8 +129,8 @@ def test_every_variant(make, variant, close, tmp_path):
     assert loaded.memory == stream.memory == (variant != "none")
 
 
-@settings(max_examples=6)
-@given(st.lists(st.integers(0, 15), min_size=1, max_size=8), st.integers(0, 2**16))
+@settings(max_examples=3)
+@given(st.lists(st.integers(0, 15), min_size=1, max_size=5), st.integers(0, 2**16))
 @example([1] * 20, 0)
 @example([0, 30, 0, 1], 1)
 def test_any_split_equals_the_whole(model, close, lengths, seed):
@@ -139,9 +144,9 @@ def test_any_split_equals_the_whole(model, close, lengths, seed):
     assert torch.equal(stream.seen, whole.seen)
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(
-    st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6),
+    st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=4),
     st.integers(0, 2**16),
 )
 @example([[9, 0, 1]] * 4, 0)
@@ -213,21 +218,21 @@ def test_gaps_as_long_as_windows(model, close):
 # What is held ----------------------------------------------------------------------------------------------
 
 
-def test_bytes_do_not_grow(model):
+def test_bytes_do_not_grow(make):
+    """But for the counters, which one number holds for all rows until there are gaps."""
+    model = make()
     stream, points = ForecastStream(model, S), series(model, 200 * L)
-    sizes = {stream.nbytes}
+    start, sizes = stream.nbytes, set()
     for piece in points.split(10 * L, 1):
         stream.update(piece)
         sizes.add(stream.nbytes)
-        assert not any(x.requires_grad for x in _leaves(stream._held.state) if isinstance(x, torch.Tensor))  # no graph
+        assert not any(x.requires_grad for x in stream._held.state.tensors())  # no graph
         assert stream._held.points.shape == (S, 3 * L, points.shape[2])
     assert len(sizes) == 1
-    stream.update(series(model, 3 * L), torch.tensor([3 * L, 1]))  # from here on, each row counts for itself
-    ragged = stream.nbytes
-    assert ragged < 1.2 * sizes.pop()
-    for i in range(20):
+    assert start <= max(sizes) < 1.05 * start
+    for i in range(6):
         stream.update(series(model, L), torch.tensor([L, i % L]))
-    assert stream.nbytes == ragged
+        assert stream.nbytes < 1.05 * start
 
 
 def test_the_mode_does_not_matter_and_is_left(make, same):
@@ -263,7 +268,7 @@ def test_number_types(make, dtype):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("window", [1, 2])
 def test_an_interrupted_update_has_read_nothing(make, same, monkeypatch, error, window):
-    model = make()
+    model = copy.deepcopy(make())
     points = series(model, 6 * L)
     stream = fed(model, points[:, : L + 2])
     before = stream.forecast().prediction
@@ -363,7 +368,7 @@ def test_covariates(make, close):
 
 
 @pytest.mark.parametrize("memory", [True, False])
-@pytest.mark.parametrize("count", [0, 3, L, 2 * L + 3, 5 * L])
+@pytest.mark.parametrize("count", [0, 3, 3 * L + 2])
 def test_save_and_load_in_the_middle_of_a_window(model, same, tmp_path, count, memory):
     points = series(model, count + 2 * L + 1)
     counts = torch.tensor([count, count // 2])
@@ -395,8 +400,8 @@ def test_damaged_files(make, tmp_path, memory):
     model, path = make(dtype=torch.float32), tmp_path / "stream"
     fed(model, series(model, 3 * L), memory=memory).save(path)
     whole = path.read_bytes()
-    cuts = [0, 1, 7, 8, 9, 100, *range(0, len(whole), 1 + len(whole) // 40), len(whole) - 1]
-    flips = [*range(0, 700, 23), *range(700, len(whole), 1 + len(whole) // 60), len(whole) - 1]
+    cuts = [0, 1, 7, 8, 9, 100, *range(0, len(whole), 1 + len(whole) // 20), len(whole) - 1]
+    flips = [*range(0, 700, 41), *range(700, len(whole), 1 + len(whole) // 30), len(whole) - 1]
     damaged = [whole[:cut] for cut in cuts]
     damaged += [whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :] for at in flips for bit in (1, 128)]
     damaged += [whole + b"x", b"x" * 5000, b"\xff" * 5000, whole[::-1], (2**63).to_bytes(8, "little") + whole[8:]]
@@ -410,12 +415,12 @@ def test_damaged_files(make, tmp_path, memory):
 def test_foreign_files(make, tmp_path):
     model, path = make(), tmp_path / "stream"
     stream = fed(model, series(model, 3 * L))
-    with pytest.raises(TitansError, match="cannot read the stream file .*: is the path right"):
+    with pytest.raises(TitansError, match=r"cannot read the stream file .*: is the path right"):
         ForecastStream.load(path, model)
     with pytest.raises(TitansError, match="cannot read the stream file"):
         ForecastStream.load(tmp_path, model)
     stream._held.state.save(path)
-    with pytest.raises(TitansError, match="no stream file, or a damaged one .its format is 'titans-memory-state'"):
+    with pytest.raises(TitansError, match=r"no stream file, or a damaged one .its format is 'titans-memory-state'"):
         ForecastStream.load(path, model)
     safetensors.torch.save_file({"points": torch.zeros(2)}, path)
     with pytest.raises(TitansError, match="no stream file"):
@@ -471,7 +476,7 @@ def test_files_whose_parts_do_not_fit(make, tmp_path):
     with pytest.raises(TitansError, match="it has version '2', not 1: use the Titans that wrote it"):
         ForecastStream.load(path, model)
     write(path, tensors)
-    with pytest.raises(TitansError, match="damaged one .'fingerprint'"):
+    with pytest.raises(TitansError, match=r"damaged one .'fingerprint'"):
         ForecastStream.load(path, model)
 
 
@@ -483,12 +488,12 @@ def test_streams_of_other_models(make, tmp_path, memory):
     with torch.no_grad():
         changed.linear.bias.add_(1)
     for other in (changed, make(horizon=3), make("mixed"), make(dtype=torch.float32), make(variant="none")):
-        with pytest.raises(TitansError, match="belongs to (another model|a model of)"):
+        with pytest.raises(TitansError, match=r"belongs to (another model|a model of)"):
             ForecastStream.load(path, other)
 
 
 def test_weights_that_change_meanwhile(make, tmp_path):
-    model = make()
+    model = copy.deepcopy(make())
     stream = fed(model, series(model, 3 * L))
     with torch.no_grad():
         model.linear.bias.add_(1)

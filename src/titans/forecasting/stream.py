@@ -90,7 +90,7 @@ class ForecastStream:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the stream holds; they do not grow, but for a few once series of different lengths are counted."""
+        """Bytes that the stream holds; they do not grow, but for a few once its rows are counted each for itself."""
         points, filled, state = self._held
         return points.nbytes + filled.nbytes + (0 if state is None else state.nbytes)
 
