@@ -682,7 +682,7 @@ def test_save_and_load(make, kind, tmp_path, close, same):
 
 
 def test_every_parameter_is_initialised_when_none_is_saved(kind, tmp_path):
-    _, variant = kind
+    layout, variant = kind
     torch.manual_seed(0)
     config = TitansForecastingConfig(**{**SIZES, **LAYOUTS[layout], "variant": variant, **EXTRAS})
     fresh = TitansForForecasting(config)
