@@ -271,7 +271,7 @@ def test_an_interrupted_update_has_read_nothing(make, same, monkeypatch, error, 
     model = copy.deepcopy(make())
     points = series(model, 6 * L)
     stream = fed(model, points[:, : L + 2])
-    before = stream.forecast().prediction
+    before, kept = stream.forecast().prediction, stream._held.points.nan_to_num(-1)
     calls, forecast = [], model.forecast
 
     def interrupted(*args, **kwargs):
@@ -285,6 +285,7 @@ def test_an_interrupted_update_has_read_nothing(make, same, monkeypatch, error, 
         stream.update(points[:, L + 2 :])
     assert len(calls) == window
     monkeypatch.undo()
+    same(stream._held.points.nan_to_num(-1), kept)
     same(stream.forecast().prediction, before)
     stream.update(points[:, L + 2 :])
     same(stream.forecast().prediction, fed(model, points).forecast().prediction)
