@@ -9,8 +9,12 @@ from titans import _registration
 
 if TYPE_CHECKING:
     from titans.errors import TitansError
+    from titans.forecasting.forecaster import TitansForecaster
+    from titans.forecasting.stream import ForecastStream
     from titans.layers.neural_memory import NeuralMemory
     from titans.models.configuration import TitansConfig
+    from titans.models.forecasting import TitansForForecasting
+    from titans.models.forecasting_configuration import TitansForecastingConfig
     from titans.models.memory_state import MemoryState
     from titans.models.modeling import TitansForCausalLM, TitansModel
     from titans.models.watching import watch
@@ -19,12 +23,16 @@ if TYPE_CHECKING:
     from titans.persistence.store import MemoryStore
 
 __all__ = [
+    "ForecastStream",
     "MemoryState",
     "MemoryStore",
     "NeuralMemory",
     "TitansConfig",
     "TitansError",
     "TitansForCausalLM",
+    "TitansForForecasting",
+    "TitansForecaster",
+    "TitansForecastingConfig",
     "TitansModel",
     "WritePolicy",
     "associative_memory",
@@ -33,12 +41,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "ForecastStream": "titans.forecasting.stream",
     "MemoryState": "titans.models.memory_state",
     "MemoryStore": "titans.persistence.store",
     "NeuralMemory": "titans.layers.neural_memory",
     "TitansConfig": "titans.models.configuration",
     "TitansError": "titans.errors",
     "TitansForCausalLM": "titans.models.modeling",
+    "TitansForForecasting": "titans.models.forecasting",
+    "TitansForecaster": "titans.forecasting.forecaster",
+    "TitansForecastingConfig": "titans.models.forecasting_configuration",
     "TitansModel": "titans.models.modeling",
     "WritePolicy": "titans.models.write_policy",
     "associative_memory": "titans.ops",

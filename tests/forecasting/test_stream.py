@@ -350,19 +350,62 @@ def test_streams_that_cannot_be(make):
     assert single.seen.tolist() == [1]
 
 
-def test_covariates(make, close):
-    """A memory would have to learn with those of its windows, which a stream does not keep."""
-    for fields in ({"num_future_covariates": 2}, {"num_static_covariates": 2}):
-        with pytest.raises(TitansError, match="this model needs covariates, which a stream does not keep"):
-            ForecastStream(make(**fields), S)
-    model = make(num_future_covariates=2, num_static_covariates=1)
-    points = series(model, 3 * L, density=1)
-    stream = fed(model, points, memory=False)
-    known, static = torch.randn(S, L + H, 2).double(), torch.randn(S, 1).double()
-    extras = {"future_covariates": known, "static_covariates": static}
-    close(stream.forecast(**extras).prediction, model.forecast(points[:, -L:], **extras).prediction, 1e-12)
-    with pytest.raises(ValueError, match="future_covariates has shape None"):
+COVARIATES = {"num_future_covariates": 2, "num_static_covariates": 1}
+
+
+@pytest.mark.parametrize("layout", ["independent", "mixed"])
+def test_covariates(make, close, same, layout, tmp_path):
+    """Each window is read with its own covariates; those of the horizon are handed in with the forecast."""
+    model, count = make(layout, **COVARIATES), 3 * L + 2
+    points, static = series(model, count, density=1), torch.randn(S, 1).double()
+    known = torch.randn(S, count + H, 2, generator=torch.Generator().manual_seed(1)).double()
+    stream = ForecastStream(model, S, static_covariates=static)
+    for start in range(0, count, 4):
+        here = slice(start, min(start + 4, count))
+        stream.update(points[:, here], future_covariates=known[:, here])
+    found = stream.forecast(known[:, count:]).prediction
+    cache = None
+    for start in (0, L):  # the covariates of a horizon do not matter to what is learned
+        here = slice(start, start + L + H)
+        cache = model.forecast(
+            points[:, start : start + L], future_covariates=known[:, here], static_covariates=static, cache=cache
+        ).cache
+    last = {"future_covariates": known[:, -L - H :], "static_covariates": static}
+    close(found, model.forecast(points[:, -L:], cache=cache, **last).prediction, 1e-9)
+    stream.save(tmp_path / "stream")
+    same(ForecastStream.load(tmp_path / "stream", model).forecast(known[:, count:]).prediction, found)
+    frozen = ForecastStream(model, S, memory=False, static_covariates=static)
+    frozen.update(points, torch.tensor([count, count]), known[:, :count])
+    close(frozen.forecast(known[:, count:]).prediction, model.forecast(points[:, -L:], **last).prediction, 1e-11)
+
+
+def test_covariates_that_do_not_fit(make):
+    with pytest.raises(TitansError, match=r"the static covariates are missing, expected \[2, 1\]"):
+        ForecastStream(make(**COVARIATES), S)
+    with pytest.raises(TitansError, match=r"the static covariates are of the shape \(2, 1\), expected none"):
+        ForecastStream(make(), S, static_covariates=torch.zeros(S, 1))
+    with pytest.raises(TitansError, match="one of the static covariates is NaN or infinite"):
+        ForecastStream(make(**COVARIATES), S, static_covariates=torch.full((S, 1), torch.nan))
+    stream = ForecastStream(make(**COVARIATES), S, static_covariates=torch.zeros(S, 1))
+    for known in (None, torch.zeros(S, 3, 2), torch.zeros(S, 4, 1), torch.full((S, 4, 2), torch.inf)):
+        with pytest.raises(TitansError, match="the future covariates "):
+            stream.update(torch.zeros(S, 4, 3), future_covariates=known)
+    assert stream.seen.tolist() == [0, 0]
+    stream.update(torch.zeros(S, 4, 3), future_covariates=torch.zeros(S, 4, 2))
+    with pytest.raises(TitansError, match=r"the future covariates are missing, expected \[2, 2, 2\]"):
         stream.forecast()
+    with pytest.raises(TitansError, match=r"the future covariates are of the shape \(2, 4, 2\), expected none"):
+        ForecastStream(make(), S).update(torch.zeros(S, 4, 3), future_covariates=torch.zeros(S, 4, 2))
+
+
+def test_forks_go_on_by_themselves(model, same):
+    points = series(model, 4 * L)
+    stream = fed(model, points[:, : L + 2])
+    twin = stream.fork()
+    twin.update(points[:, L + 2 :])
+    same(stream.forecast().prediction, fed(model, points[:, : L + 2]).forecast().prediction)
+    stream.update(points[:, L + 2 :])
+    same(stream.forecast().prediction, twin.forecast().prediction)
 
 
 # Files -----------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_equals_a_loop_written_out(decay, clip, weight_decay, close):
                 nn.utils.clip_grad_norm_(twin.parameters(), clip)
             optimizer.step()
             steps += 1
-    assert history.best == 2  # otherwise the comparison would be with other weights
+    assert history.best == 3  # otherwise the comparison would be with other weights
     close(dict(model.state_dict()), dict(twin.state_dict()), 1e-6)
     if decay == "halve":
         assert [epoch.learning_rate for epoch in history.epochs] == [0.01, 0.005, 0.0025]
@@ -108,7 +108,7 @@ def test_stops_on_patience_with_the_best_weights():
     )
     levels = [epoch.validation_mse**0.5 for epoch in history.epochs]
     assert levels == pytest.approx([0.12, 0.02, 0.08, 0.18], abs=0.005)
-    assert (history.best, history.stopped) == (1, "patience")
+    assert (history.best, history.stopped) == (2, "patience")
     assert model.level.item() == pytest.approx(-levels[1], rel=1e-6)
 
 
@@ -155,7 +155,7 @@ def test_progress_says_how_far_it_is():
     seen = []
     train(epochs=2, batch_size=100, progress=lambda share, text: seen.append((share, text)))
     assert [share for share, _ in seen] == pytest.approx([step / 6 for step in range(1, 7)])
-    assert seen[0][1] == "epoch 1"
+    assert seen[0][1].startswith("epoch 1, validation MSE 0.")
     assert seen[-1][1].startswith("epoch 2, validation MSE 0.")
 
 
@@ -169,6 +169,27 @@ def test_leaves_no_window_out_of_an_epoch():
     fit(dlinear(), Recorder(SERIES[:300], 24, 6), VALIDATION, epochs=1, batch_size=100)
     assert sorted(seen) == list(range(271))
     assert seen != sorted(seen)
+
+
+def test_keeps_the_weights_it_came_with_where_training_makes_them_worse(same):
+    model = dlinear()
+    fit(model, TRAIN, VALIDATION, epochs=8, learning_rate=0.01, decay="cosine")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = score(model, VALIDATION).mse
+    history = fit(model, TRAIN, VALIDATION, loss=lambda p, y: -F.mse_loss(p, y), epochs=5, patience=2)
+    assert (history.best, len(history.epochs), history.start_mse) == (0, 2, expected)
+    same(dict(model.state_dict()), before)
+
+
+def test_shorter_epochs_and_weights_that_are_not_trained():
+    steps = []
+    model = dlinear()
+    model.trend.requires_grad_(False)
+    before = model.trend.weight.clone()
+    options = {"epochs": 2, "learning_rate": 0.01, "batch_size": 16, "epoch_steps": 3}
+    fit(model, TRAIN, VALIDATION, progress=lambda *p: steps.append(p), weight_decay=0.1, **options)
+    assert len(steps) == 6
+    assert torch.equal(model.trend.weight, before)
 
 
 def test_refuses_a_training_that_cannot_work():

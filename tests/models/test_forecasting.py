@@ -484,6 +484,24 @@ def test_losses(make, loss, formula, close):
     close(model(past).prediction, out.prediction, 0.0)
 
 
+@pytest.mark.parametrize("fields", [{}, {"loss": "huber"}, {"quantiles": [0.2, 0.5]}])
+def test_missing_futures_do_not_count(make, fields, close):
+    model, past, future = make(**fields), window(), window(seed=1)[:, :H]
+    future[1, 1:, 0] = torch.nan
+    future[0, :, 2] = torch.nan
+    model.zero_grad()
+    loss = model(past, future).loss
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    prediction = model(past).prediction.detach()
+    each = [model(past[b : b + 1, :, [c]], future[b : b + 1, :, [c]]) for b in range(2) for c in range(C)]
+    counts = (~future.isnan()).sum(1).flatten()
+    close(loss, sum(one.loss * n for one, n in zip(each, counts, strict=True)) / counts.sum(), 1e-11)
+    if not fields:
+        close(loss, (future - prediction).square().nanmean(), 1e-11)
+    assert model(past, torch.full_like(future, torch.nan)).loss.item() == 0
+
+
 def test_the_pinball_loss(make, layout, close):
     levels = [0.05, 0.3, 0.5, 0.95]
     model, past, future = make(layout, quantiles=levels), window(), window(seed=1)[:, :H]

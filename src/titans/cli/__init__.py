@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from titans.cli import calibrate, demo, evaluate, generate, info, inspect, serve, train
+from titans.cli import calibrate, demo, evaluate, forecast, generate, info, inspect, serve, train
 from titans.errors import TitansError
 
 
@@ -50,6 +50,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(train.train)
+app.command()(forecast.forecast)
 app.command()(generate.generate)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(calibrate.calibrate)

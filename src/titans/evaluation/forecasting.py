@@ -12,6 +12,7 @@ from torch import Tensor
 from titans.errors import TitansError
 from titans.evaluation.forecasting_result import ForecastingResult, Measurement
 from titans.forecasting.scores import Predict, Scores, score
+from titans.forecasting.seasonal import SeasonalProfile
 from titans.forecasting.windows import Windows
 
 __all__ = [
@@ -172,6 +173,21 @@ class Benchmark:
                 "shorter look-back or horizon"
             )
         return Windows(self.values[rows.start : rows.stop], self.context_length, horizon)
+
+    def without_season(self, season: int) -> Benchmark:
+        """Take the mean of each place of the season, as of the train part, off all values.
+
+        Errors stay what they are: what is taken off the truth is taken off the forecast.
+
+        Args:
+            season: steps of a season.
+
+        Returns:
+            The data set, otherwise the same.
+        """
+        rows = self.split.train
+        profile = SeasonalProfile.fit(self.values[rows.start : rows.stop], season)
+        return dataclasses.replace(self, values=self.values - profile.at(-rows.start, len(self.values)))
 
     def describe(self) -> str:
         """Say in one line what is measured how, so that numbers can be compared."""

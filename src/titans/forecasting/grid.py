@@ -110,6 +110,44 @@ def following(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
     return pd.DatetimeIndex(index, freq=None)
 
 
+def places_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> Integers:
+    """Say how many steps after the end of a grid later time stamps lie; gaps may be of any length.
+
+    Args:
+        last: the last time of the grid `[1]`.
+        stamps: ascending time stamps `[n]`, of the same kind and time zone.
+        frequency: the step of the grid.
+
+    Returns:
+        The steps `[n]`, ascending; 0 or less for what is not later.
+
+    Raises:
+        TitansError: a time stamp does not lie on the grid, or near it.
+    """
+    step = _fixed_step(frequency, last)
+    if step is None:
+        offset = _offset(frequency)
+        first, clock = _wall(last)[0], _wall(stamps)
+        if isinstance(offset, pd.offsets.MonthBegin):
+            clock = pd.DatetimeIndex(clock.to_period("M").to_timestamp()).as_unit(clock.unit)
+        times = pd.date_range(min(first, clock[0]), max(first, clock[-1]), freq=offset, unit=clock.unit)
+        place = times.get_indexer(clock)
+        outside = place < 0
+        place = place - times.get_loc(first)
+    else:
+        days = not isinstance(frequency, int) and isinstance(_offset(frequency), pd.offsets.Day)
+        origin, clock = (_wall(last), _wall(stamps)) if days else (last, stamps)
+        exact = (_numbers(clock) - _numbers(origin)[0]) / step
+        place = np.rint(exact)
+        outside = np.abs(exact - place) > NEAR
+    if outside.any():
+        raise TitansError(
+            f"the time stamp {stamps[int(outside.argmax())]} does not lie on the grid that goes on from {last[0]} with "
+            f"the frequency {frequency}"
+        )
+    return np.asarray(place, dtype=np.int64)
+
+
 def check_frequency(frequency: str | int) -> None:
     """Refuse a step that is neither a positive number nor an alias that pandas knows.
 

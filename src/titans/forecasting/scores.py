@@ -43,7 +43,7 @@ class Errors:
 
         Args:
             prediction: forecasts, `[B, H, C]`, on any device.
-            future: what came, `[B, H, C]`.
+            future: what came, `[B, H, C]`; NaN where it is missing, which does not count.
 
         Raises:
             TitansError: the forecasts have another shape.
@@ -54,13 +54,17 @@ class Errors:
                 f"{tuple(future.shape)}"
             )
         error = prediction.detach().cpu().double() - future.cpu().double()  # not every device knows float64
+        missing = future.isnan().cpu()
+        error.masked_fill_(missing, 0.0)
         self.squared += float(error.square().sum())
         self.absolute += float(error.abs().sum())
-        self.windows += len(error)
-        self.numbers += error.numel()
+        self.windows += len(future)
+        self.numbers += error.numel() - int(missing.sum())
 
     def scores(self) -> Scores:
-        """The means over everything counted in; NaN when a forecast was."""
+        """The means over everything counted in; NaN when a forecast was, or nothing counted."""
+        if not self.numbers:
+            return Scores(math.nan, math.nan, self.windows)
         return Scores(self.squared / self.numbers, self.absolute / self.numbers, self.windows)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import safetensors.torch
 import torch
@@ -25,10 +26,11 @@ FORMAT, VERSION = "titans-forecast-stream", "1"
 
 
 class Held(NamedTuple):
-    """All that a stream holds at one moment; S series of C channels, look-back L.
+    """All that a stream holds at one moment; S series of C channels and F covariates, look-back L.
 
     Args:
-        points: what no window has handed to the memory yet, oldest first, with room for L more, `[S, 3 L, C]`.
+        points: what no window has handed to the memory yet, oldest first, with room for L more, `[S, 3 L, C + F]`; the
+            covariates of each point stand behind it.
         filled: how many they are, `[S]`, below 2 L.
         state: the memory of what came before; None where the stream has none.
     """
@@ -53,14 +55,20 @@ class ForecastStream:
         channels: channels C of each. Default: the model's.
         memory: False: forget each window; the frozen twin, for comparisons, and all there is for a variant without
             state ("none"). Default True.
+        static_covariates: `[S, Z]`, where the model has some.
 
     Raises:
-        TitansError: no series or no channel, other channels than the model mixes, or a memory for a model that needs
-            covariates, which a stream does not keep.
+        TitansError: no series or no channel, other channels than the model mixes, or static covariates of another
+            shape.
     """
 
     def __init__(
-        self, model: TitansForForecasting, series: int = 1, channels: int | None = None, memory: bool = True
+        self,
+        model: TitansForForecasting,
+        series: int = 1,
+        channels: int | None = None,
+        memory: bool = True,
+        static_covariates: Tensor | None = None,
     ) -> None:
         config = model.config
         channels = config.num_channels if channels is None else channels
@@ -68,20 +76,24 @@ class ForecastStream:
             raise TitansError(f"a stream of {series} series of {channels} channels: expected at least 1 of each")
         if config.channel_mixing and channels != config.num_channels:
             raise TitansError(f"the stream has {channels} channels and the model mixes {config.num_channels}")
-        self.model, self.memory = model, memory and bool(VARIANTS[config.variant])
-        if self.memory and (config.num_future_covariates or config.num_static_covariates):
-            raise TitansError(
-                "this model needs covariates, which a stream does not keep for its memory: use memory=False, or a "
-                "model without covariates"
-            )
+        self.model = model
+        self._channels, self._static = channels, static_covariates
+        if static_covariates is not None or config.num_static_covariates:
+            self._static = self._known("static", static_covariates, [series, config.num_static_covariates])
         self._length: int = config.context_length
         dtype = torch.promote_types(model.dtype, torch.float32)
-        points = torch.full((series, 3 * self._length, channels), torch.nan, device=model.device, dtype=dtype)
+        width = channels + config.num_future_covariates
+        points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device, dtype=dtype)
         state = None
-        if self.memory:
+        if memory and VARIANTS[config.variant]:
             with torch.no_grad():
                 state = model.initial_state(series * (1 if config.channel_mixing else channels))
         self._held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)
+
+    @property
+    def memory(self) -> bool:
+        """Whether the stream remembers its windows."""
+        return self._held.state is not None
 
     @property
     def seen(self) -> Tensor:
@@ -95,44 +107,51 @@ class ForecastStream:
         return points.nbytes + filled.nbytes + (0 if state is None else state.nbytes)
 
     @torch.no_grad()
-    def update(self, points: Tensor, counts: Tensor | None = None) -> None:
+    def update(self, points: Tensor, counts: Tensor | None = None, future_covariates: Tensor | None = None) -> None:
         """Read new points: all of them or, where that is interrupted or refused, none.
 
         Args:
             points: `[S, n, C]`, or `[n, C]` of a single series; NaN where a value is missing.
             counts: how many of them are new in each series `[S]`; the rest, on the right, is padding, whatever stands
                 there. Default: n.
+            future_covariates: the covariates of the new points `[S, n, F]`, where the model has some.
 
         Raises:
-            TitansError: points of another shape, one that is infinite or too large to be squared, or counts that are
-                none.
+            TitansError: points of another shape, one that is infinite or too large to be squared, counts that are none,
+                or covariates of another shape or not finite.
         """
         points, counts = self._checked(points, counts)
+        if (known := self._covariates(future_covariates, points.shape[1])) is not None:
+            points = torch.cat([points, known], -1)
         held = self._held._replace(points=self._held.points.clone())
         for start in range(0, points.shape[1], self._length):  # at most one window becomes whole with each
             held = self._push(held, points[:, start : start + self._length], (counts - start).clamp(0, self._length))
         self._held = held  # at once
 
-    def forecast(self, **covariates: Any) -> ForecastOutput:
+    def forecast(self, future_covariates: Tensor | None = None) -> ForecastOutput:
         """Forecast what follows the last point of each series; the stream stays as it is.
 
         Args:
-            **covariates: `future_covariates` and `static_covariates` as in `TitansForForecasting.forward`.
+            future_covariates: the covariates of the horizon `[S, H, F]`, where the model has some.
 
         Returns:
             The forecast, `[S, H, C]`, without a cache.
 
         Raises:
-            TitansError: a series has no point yet.
-            ValueError: covariates of another shape.
+            TitansError: a series has no point yet, or covariates have another shape or are not finite.
         """
         points, filled, state = self._held
+        known = self._covariates(future_covariates, self.model.config.horizon)
         if not bool((filled > 0).all()):
             raise TitansError("there is nothing to forecast from: call update with at least one point of each series")
         index = filled.unsqueeze(1) + torch.arange(-self._length, 0, device=filled.device)  # [S, L]
         window = points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, points.shape[2]))
         window = torch.where((index >= 0).unsqueeze(-1), window, torch.nan)
-        return self._read(window, cache=state, use_cache=False, **covariates)
+        return self._read(window, state, False, known)
+
+    def fork(self) -> ForecastStream:
+        """Return a stream that stands where this one does and goes on by itself."""
+        return copy.copy(self)  # what a stream holds is never written in place
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the stream to one file that `load` reads; a crash leaves the old file or the new one.
@@ -147,6 +166,8 @@ class ForecastStream:
         tensors = {"points": points.cpu(), "filled": filled.cpu()}
         if state is not None:
             tensors["memory"] = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
+        if self._static is not None:
+            tensors["static"] = self._static.cpu()
         metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint(self.model)}
         metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
         disk.replace(Path(path), safetensors.torch.save(tensors, metadata))
@@ -188,7 +209,7 @@ class ForecastStream:
                 raise ValueError("its checksum is wrong")
             points, filled, memory = tensors["points"], tensors["filled"], tensors.get("memory")
             theirs = metadata["fingerprint"]
-            series, _, channels = points.shape
+            series, _, width = points.shape
             if memory is not None and memory.dtype != torch.uint8:
                 raise ValueError("its memory is no bytes")
         except TitansError:
@@ -200,14 +221,15 @@ class ForecastStream:
         state = None if memory is None else state_file.parse(memory.numpy().tobytes(), model)[0]  # may name a field
         if theirs != fingerprint(model):
             raise TitansError("the stream belongs to another model: load the model that it was saved with")
-        stream = cls(model, series, channels, memory is not None)
+        channels = width - model.config.num_future_covariates
+        stream = cls(model, series, channels, memory is not None, tensors.get("static"))
         empty = stream._held
         fits = (points.shape, points.dtype) == (empty.points.shape, empty.points.dtype)
         fits = fits and (filled.shape, filled.dtype) == (empty.filled.shape, empty.filled.dtype)
         fits = (
             fits
             and bool(((filled >= 0) & (filled < 2 * stream._length)).all())
-            and not bool((points.abs() > stream._largest).any())
+            and not bool((points[..., :channels].abs() > stream._largest).any())
         )
         if not fits or (state and state.rows) != (empty.state and empty.state.rows):
             raise TitansError("its parts do not fit together: use a copy that is whole")
@@ -222,7 +244,7 @@ class ForecastStream:
 
     def _checked(self, points: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return new points `[S, n, C]` and their counts `[S]`, where the stream's are and of its types."""
-        series, _, channels = self._held.points.shape
+        series, channels = len(self._held.points), self._channels
         points = points.unsqueeze(0) if points.dim() == 2 else points
         if points.dim() != 3 or points.shape[0] != series or points.shape[2] != channels:
             raise TitansError(
@@ -257,10 +279,38 @@ class ForecastStream:
 
     def _learn(self, state: MemoryState, window: Tensor, whole: Tensor) -> MemoryState:
         """Have the memories of some series read their oldest window."""
-        after = self._read(window, cache=state, use_cache=True).cache
+        after = self._read(window, state, True).cache
         assert after is not None  # asked for
         return after.where(whole.repeat_interleave(state.rows // len(whole)), state)
 
-    def _read(self, window: Tensor, **kwargs: Any) -> ForecastOutput:
+    def _read(
+        self, window: Tensor, cache: MemoryState | None, use_cache: bool, horizon: Tensor | None = None
+    ) -> ForecastOutput:
+        """Read a window with what is known of it, and of its horizon where the forecast matters."""
+        window, known = window[..., : self._channels], window[..., self._channels :]
         observed = window.isfinite()
-        return self.model.forecast(window, observed=None if bool(observed.all()) else observed, **kwargs)
+        if horizon is None:
+            horizon = known.new_zeros(len(known), self.model.config.horizon, known.shape[2])
+        return self.model.forecast(
+            window,
+            observed=None if bool(observed.all()) else observed,
+            future_covariates=torch.cat([known.nan_to_num(), horizon], 1) if known.shape[2] else None,
+            static_covariates=self._static,
+            cache=cache,
+            use_cache=use_cache,
+        )
+
+    def _covariates(self, known: Tensor | None, steps: int) -> Tensor | None:
+        """Check the covariates of some steps; None where the model has none."""
+        count = self.model.config.num_future_covariates
+        if known is None and not count:
+            return None
+        return self._known("future", known, [len(self._held.points), steps, count]).to(self._held.points)
+
+    def _known(self, kind: str, x: Tensor | None, expected: list[int]) -> Tensor:
+        if x is None or list(x.shape) != expected or not expected[-1]:
+            found = "missing" if x is None else f"of the shape {tuple(x.shape)}"
+            raise TitansError(f"the {kind} covariates are {found}, expected {expected if expected[-1] else 'none'}")
+        if not bool(x.isfinite().all()):
+            raise TitansError(f"one of the {kind} covariates is NaN or infinite: covariates must be known")
+        return x.detach().to(self.model.device)

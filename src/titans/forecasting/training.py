@@ -23,6 +23,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[..., tuple[Tensor, Tensor]]
 """`step(model, past, future, ...)`: the forecasts `[B, H, C]` and the loss; dots: what else the batches hold."""
 Decay = Literal["halve", "cosine"]
+Choice = Literal["mse", "loss"]
 
 
 class Batches(Protocol):
@@ -44,12 +45,14 @@ class Epoch:
     Args:
         training_loss: mean loss of its batches while the weights changed.
         validation_mse: mean squared error afterwards, over all validation windows.
+        validation_loss: mean loss afterwards, over the same.
         learning_rate: at its start.
         seconds: since training began.
     """
 
     training_loss: float
     validation_mse: float
+    validation_loss: float
     learning_rate: float
     seconds: float
 
@@ -59,22 +62,31 @@ class History:
     """What a training did.
 
     Args:
+        start_mse: mean squared error before the first step, over all validation windows.
+        start_loss: mean loss before the first step, over the same.
         epochs: its epochs, the last perhaps cut short.
         stopped: by what: "epochs", all were done; "patience"; "seconds".
+        choice: what decided which weights were kept, "mse" or "loss".
     """
 
+    start_mse: float
+    start_loss: float
     epochs: tuple[Epoch, ...]
     stopped: str
+    choice: str
 
     @property
     def best(self) -> int:
-        """Which epoch's weights the model was left with, from 0."""
-        return min(range(len(self.epochs)), key=lambda number: self.epochs[number].validation_mse)
+        """After how many epochs the weights were those that the model was left with."""
+        errors = [self.start_mse, *(epoch.validation_mse for epoch in self.epochs)]
+        losses = [self.start_loss, *(epoch.validation_loss for epoch in self.epochs)]
+        chosen = errors if self.choice == "mse" else losses
+        return chosen.index(min(chosen))
 
     @property
     def validation_mse(self) -> float:
         """The mean squared error of the model as it was left."""
-        return self.epochs[self.best].validation_mse
+        return self.epochs[self.best - 1].validation_mse if self.best else self.start_mse
 
 
 def fit(
@@ -89,15 +101,18 @@ def fit(
     learning_rate: float = 1e-4,
     decay: Decay = "halve",
     patience: int = 3,
+    choice: Choice = "mse",
     weight_decay: float = 0.0,
     clip: float | None = None,
+    epoch_steps: int | None = None,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> History:
     """Train a model, and leave it with the weights that forecast the validation windows best.
 
-    The same seed gives the same weights on the same machine, unless `seconds` ends the training.
+    These may be the weights it came with. The same seed gives the same weights on the same machine, unless `seconds`
+    ends the training. Weights that need no gradient stay as they are.
 
     Args:
         model: from pasts `[B, L, C]` to forecasts `[B, H, C]`; it is moved to the GPU if there is one, and stays.
@@ -110,9 +125,11 @@ def fit(
         batch_size: windows of one step. Default 32.
         learning_rate: of Adam, at the start. Default 1e-4.
         decay: "halve": half the rate in each epoch after the first; "cosine": down to 0, step by step.
-        patience: give up after so many epochs without a better validation error. Default 3.
+        patience: give up after so many epochs that were no better on validation. Default 3.
+        choice: by what is better: "mse", the squared error of the forecasts, or "loss". Default "mse".
         weight_decay: decoupled, as in AdamW. Default 0.
         clip: largest norm of the gradient. Default: any.
+        epoch_steps: most steps of an epoch, which then ends before all windows have been seen. Default: no limit.
         seed: of the order and of dropout; the weights a model begins with are its maker's. Default 0.
         seconds: end after so long: no step begins that would leave no time to validate as long as the last time.
             The rates fall as if there were time for all epochs. Default: no limit.
@@ -126,25 +143,29 @@ def fit(
     """
     time_limit = math.inf if seconds is None else seconds
     _check(epochs=epochs, batch_size=batch_size, patience=patience, learning_rate=learning_rate, seconds=time_limit)
-    schedule, clock = _Schedule(learning_rate, decay, epochs, math.ceil(len(train) / batch_size)), _Clock(time_limit)
+    _check(epoch_steps=1 if epoch_steps is None else epoch_steps)
+    steps = math.ceil(len(train) / batch_size)
+    steps = steps if epoch_steps is None else min(steps, epoch_steps)
+    schedule, clock = _Schedule(learning_rate, decay, epochs, steps), _Clock(time_limit)
     job = _Job(model, step or _plain_step(loss), schedule, clock, weight_decay, clip, progress)
-    history, best, was_training = History((), "epochs"), {}, model.training
+    best, was_training = copy.deepcopy(model.state_dict()), model.training
     with _seeded(seed, job.accelerator.device):
+        history = History(*job.validate(validation, batch_size), (), "epochs", choice)
         for number in range(epochs):
             training_loss = job.train(train, batch_size, _line(history))
-            mse = job.validate(validation, batch_size)
+            mse, loss_ = job.validate(validation, batch_size)
             if not math.isfinite(training_loss + mse):
                 raise TitansError(
                     f"training diverged in epoch {number + 1}: the loss is {training_loss:.4g} and the validation "
                     f"error {mse:.4g}; lower the learning rate, which is {learning_rate:g}"
                 )
-            epoch = Epoch(training_loss, mse, schedule.rate(number * schedule.steps), clock.elapsed())
-            history = History((*history.epochs, epoch), "epochs")
-            if history.best == number:
+            epoch = Epoch(training_loss, mse, loss_, schedule.rate(number * schedule.steps), clock.elapsed())
+            history = dataclasses.replace(history, epochs=(*history.epochs, epoch))
+            if history.best == number + 1:
                 best = copy.deepcopy(model.state_dict())
-            reason = "patience" if number - history.best >= patience else "seconds" if clock.is_over() else None
+            reason = "patience" if number + 1 - history.best >= patience else "seconds" if clock.is_over() else None
             if reason is not None and number < epochs - 1:
-                history = History(history.epochs, reason)
+                history = dataclasses.replace(history, stopped=reason)
                 break
     model.load_state_dict(best)
     model.train(was_training)
@@ -200,7 +221,8 @@ class _Job:
         progress: Callable[[float, str], None] | None,
     ) -> None:
         self.accelerator = Accelerator()
-        optimizer = torch.optim.AdamW(model.parameters(), schedule.learning_rate, weight_decay=weight_decay)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, schedule.learning_rate, weight_decay=weight_decay)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.step, self.schedule, self.clock, self.clip, self.progress = step, schedule, clock, clip, progress
         self.done = 0
@@ -209,7 +231,7 @@ class _Job:
         """Take the steps of an epoch, or as many as there is time for, at least one; return their mean loss."""
         self.model.train()
         losses = []
-        for index in torch.randperm(len(windows)).split(batch_size):
+        for index in torch.randperm(len(windows)).split(batch_size)[: self.schedule.steps]:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.schedule.rate(self.done)
             _, loss = self.step(self.model, *self._batch(windows, index))
@@ -226,16 +248,19 @@ class _Job:
                 break
         return float(torch.stack(losses).double().mean())
 
-    def validate(self, windows: Batches, batch_size: int) -> float:
-        """Return the mean squared error over all windows."""
-        start, errors = self.clock.elapsed(), Errors()
+    def validate(self, windows: Batches, batch_size: int) -> tuple[float, float]:
+        """Return the mean squared error and the mean loss over all windows."""
+        start, errors, total, count = self.clock.elapsed(), Errors(), 0.0, 0
         self.model.eval()
         with torch.no_grad():
             for index in torch.arange(len(windows)).split(batch_size):
                 batch = self._batch(windows, index)
-                errors.add(self.step(self.model, *batch)[0], batch[1])
+                prediction, loss = self.step(self.model, *batch)
+                errors.add(prediction, batch[1])
+                known = int((~batch[1].isnan()).sum())
+                total, count = total + float(loss) * known, count + known
         self.clock.validation = self.clock.elapsed() - start
-        return errors.scores().mse
+        return errors.scores().mse, total / count
 
     def _batch(self, windows: Batches, index: Tensor) -> list[Tensor]:
         return [tensor.to(self.accelerator.device) for tensor in windows.batch(index)]
@@ -251,7 +276,7 @@ def _plain_step(loss: Loss) -> Step:
 
 def _line(history: History) -> str:
     epoch = f"epoch {len(history.epochs) + 1}"
-    return f"{epoch}, validation MSE {history.validation_mse:.4f}" if history.epochs else epoch
+    return f"{epoch}, validation MSE {history.validation_mse:.4f}"
 
 
 @contextmanager

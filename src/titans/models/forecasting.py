@@ -16,7 +16,7 @@ from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
+LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 @dataclass
@@ -86,7 +86,7 @@ class TitansForForecasting(TitansStack):
         Args:
             past_values: the window `[B, L, C]`, of any number type. A shorter history is padded on the left, as not
                 observed. A deviation far below 0.003 counts as none, since the norm adds 1e-5 to the variance.
-            future_values: what came `[B, H, C]`, for the loss; every value counts.
+            future_values: what came `[B, H, C]`, for the loss; NaN where it is missing, which does not count.
             observed: `[B, L, C]`, bool, False where a value is missing, whatever stands there. Default: all are. The
                 model sees a missing value as the mean of the channel's others (as 0 if it does not normalise), and no
                 token in which all are missing. A channel without any is forecast as if its mean and deviation were 0.
@@ -215,11 +215,15 @@ class TitansForForecasting(TitansStack):
         return len(self.config.quantiles or [0.5])
 
     def _loss(self, prediction: Tensor, levels: Tensor, future: Tensor) -> Tensor:
+        missing = future.isnan()
         if not self.config.quantiles:
-            return LOSSES[self.config.loss](prediction, future)
-        level = torch.tensor(self.config.quantiles, dtype=levels.dtype, device=levels.device)
-        error = future.unsqueeze(-1) - levels
-        return 2 * torch.maximum(level * error, (level - 1) * error).mean()  # at level 0.5 the mean absolute error
+            future = torch.where(missing, prediction.detach(), future)
+            losses = LOSSES[self.config.loss](prediction, future, reduction="none")
+        else:
+            level = torch.tensor(self.config.quantiles, dtype=levels.dtype, device=levels.device)
+            error = torch.where(missing.unsqueeze(-1), 0.0, future.unsqueeze(-1) - levels)
+            losses = 2 * torch.maximum(level * error, (level - 1) * error).mean(-1)  # at 0.5 the absolute error
+        return losses.sum() / (~missing).sum().clamp(min=1)
 
     def _check(
         self, past: Tensor, future: Tensor | None, observed: Tensor | None, known: Tensor | None, static: Tensor | None

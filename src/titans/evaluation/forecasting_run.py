@@ -1,0 +1,293 @@
+"""Training and testing of forecasting models by the protocol, in runs that are each done once and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from titans.errors import TitansError
+from titans.evaluation.forecasting import Benchmark, ForecastingResult, Measurement, prepare
+from titans.evaluation.forecasting_store import Run, Store
+from titans.forecasting.baselines import DLinear, Repeat, SeasonalNaive
+from titans.forecasting.frames import read_csv
+from titans.forecasting.linear import start_linear
+from titans.forecasting.scores import Predict, score
+from titans.forecasting.seasons import season
+from titans.forecasting.settings import Training, default_config, default_training, dlinear_training
+from titans.forecasting.training import fit
+from titans.models.configuration import VARIANTS
+from titans.models.forecasting import TitansForForecasting
+
+UNTRAINED = ("repeat", "seasonal-naive")
+MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
+WINDOWS = 3000  # the linear start and validation see so many windows at most, spread evenly: more say little more
+HORIZONS, LOOK_BACK, SEEDS = (96, 192, 336, 720), 96, 3  # the field's
+
+Progress = Callable[[float, str], None]
+"""Called with the share done, 0 to 1, and a line."""
+
+
+def load(
+    path: Path, protocol: str, *, context_length: int = LOOK_BACK, horizons: Sequence[int] = HORIZONS
+) -> Evaluation:
+    """Read a data set and make it ready by a protocol.
+
+    Args:
+        path: a CSV file with a column of time.
+        protocol: "ett" or "custom".
+        context_length: look-back. Default 96.
+        horizons: steps to forecast. Default 96, 192, 336, 720.
+
+    Returns:
+        What can be evaluated.
+
+    Raises:
+        TitansError: the file cannot be read, or it does not fit the protocol.
+    """
+    table = read_csv(path)
+    frequency = table.frequency if isinstance(table.frequency, str) else None
+    benchmark = prepare(
+        table.frame.to_numpy(copy=True),
+        path.name.removesuffix(".gz").removesuffix(".csv"),
+        protocol,
+        context_length=context_length,
+        horizons=horizons,
+        frequency=frequency,
+    )
+    return Evaluation(benchmark, season(table.frequency), tuple(table.notes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """A data set on which models are trained and tested.
+
+    Args:
+        benchmark: the data set.
+        season: steps of its usual season.
+        notes: what was done to the data before.
+    """
+
+    benchmark: Benchmark
+    season: int
+    notes: tuple[str, ...] = ()
+
+    def models(self) -> tuple[str, ...]:
+        """The models worth comparing here: ours, DLinear, and the naive ones that the look-back is long enough for."""
+        fits = self.season <= self.benchmark.context_length
+        return ("lmm", "dlinear", "repeat", *(["seasonal-naive"] if fits and self.season > 1 else []))
+
+    def run(
+        self,
+        folder: Path,
+        models: Sequence[str],
+        seeds: int = SEEDS,
+        *,
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        minutes: float | None = None,
+        progress: Progress | None = None,
+    ) -> ForecastingResult:
+        """Train every model at every horizon with every seed, and test each on all test windows.
+
+        Each run that ends is written into the folder at once, and is not done again when it is asked for again. More
+        models, horizons and seeds can be added so; the settings stay what they were.
+
+        Args:
+            folder: where runs, settings and result go; made if it does not exist.
+            models: of `MODELS`.
+            seeds: how many, from 0. Default 3.
+            epochs: most passes over the training windows. Default: the model's (`titans.forecasting.settings`).
+            learning_rate: at the start. Default: the model's.
+            batch_size: windows of one step. Default: the model's.
+            minutes: about how long all this may take: a training ends when its share of the time is over, and this is
+                named as a deviation. Default: no limit.
+            progress: called now and then. Default: nothing.
+
+        Returns:
+            The scores, also written to the folder.
+
+        Raises:
+            TitansError: a setting is out of range, the folder holds runs with other settings, or a training diverges.
+            KeyboardInterrupt: interrupted; it says how many runs are kept.
+        """
+        runs = self._plan(models, seeds)
+        given = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
+        changes = {name: value for name, value in given.items() if value is not None}
+        for name, value in {**changes, "minutes": math.inf if minutes is None else minutes}.items():
+            if not value > 0:
+                raise TitansError(f"{name.replace('_', ' ')} is {value}, expected more than 0")
+        store = Store(folder, self._settings(changes, minutes))
+        clock = _Clock(minutes, sum(run.seed is not None and run not in store for run in runs))
+        for number, run in enumerate(runs):
+            if run in store:
+                continue
+            try:
+                store.add(run, self._do(run, changes, clock.next(run), _part(progress, number, len(runs), run)))
+            except KeyboardInterrupt:
+                kept = sum(run in store for run in runs)
+                raise KeyboardInterrupt(
+                    f"interrupted: {kept} of {len(runs)} runs are kept in {folder}; the same command goes on from them"
+                ) from None
+            except TitansError as error:
+                raise TitansError(f"{run}: {error}") from error
+        result = self._result([store.get(run) for run in runs], seeds, changes)
+        result.save(folder)
+        return result
+
+    def _plan(self, models: Sequence[str], seeds: int) -> list[Run]:
+        """The runs, in the order of the table; refused where a model cannot do what is asked."""
+        unknown = [model for model in models if model not in MODELS]
+        if unknown or not models or len(set(models)) < len(models):
+            wrong = f'"{unknown[0]}" is no model' if unknown else f"the models are {', '.join(models) or 'none'}"
+            raise TitansError(f"{wrong}: expected different ones of {', '.join(MODELS)}")
+        if seeds < 1:
+            raise TitansError(f"there are {seeds} seeds, expected at least 1")
+        if "seasonal-naive" in models and self.season > self.benchmark.context_length:
+            raise TitansError(
+                f"seasonal-naive needs a look-back of a season of {self.season} steps, but it is "
+                f"{self.benchmark.context_length}: use a longer look-back, or leave seasonal-naive out"
+            )
+        return [
+            Run(model, horizon, seed)
+            for model in models
+            for horizon in self.benchmark.horizons
+            for seed in ([None] if model in UNTRAINED else range(seeds))
+        ]
+
+    def _settings(self, changes: dict[str, Any], minutes: float | None) -> dict[str, Any]:
+        """What the runs of a folder share, as JSON has it."""
+        values = self.benchmark.values.numpy()
+        defaults = default_config(self.benchmark.context_length, 1, values.shape[1]).to_diff_dict()
+        return {
+            "dataset": self.benchmark.name,
+            "rows": len(values),
+            "channels": values.shape[1],
+            "sha256": hashlib.sha256(values.tobytes()).hexdigest(),
+            "protocol": self.benchmark.protocol,
+            "look_back": self.benchmark.context_length,
+            "season": self.season,
+            "minutes": minutes,
+            "model": {
+                name: value for name, value in defaults.items() if name not in ("horizon", "transformers_version")
+            },
+            "training": dataclasses.asdict(dataclasses.replace(default_training(), **changes)),
+            "dlinear_training": dataclasses.asdict(dataclasses.replace(dlinear_training(), **changes)),
+        }
+
+    def _do(self, run: Run, changes: dict[str, Any], seconds: float | None, progress: Progress) -> dict[str, Any]:
+        """Train and test; what is to be kept of it."""
+        start, benchmark = time.monotonic(), self.benchmark
+        kept: dict[str, Any] = {}
+        progress(0.0, "")
+        predict: Predict
+        if run.seed is None:
+            predict = Repeat(run.horizon) if run.model == "repeat" else SeasonalNaive(run.horizon, self.season)
+        else:
+            benchmark = benchmark if run.model == "dlinear" else benchmark.without_season(self.season)
+            train, validation = (benchmark.windows(part, run.horizon) for part in ("train", "validation"))
+            with torch.random.fork_rng([]):
+                torch.manual_seed(run.seed)
+                predict, training = self._build(run)
+            if isinstance(predict, _Titans):
+                start_linear(predict.model, train.every(-(-len(train) // WINDOWS)))
+            history = fit(
+                predict,
+                train,
+                validation.every(-(-len(validation) // WINDOWS)),
+                step=predict.step if isinstance(predict, _Titans) else None,
+                seed=run.seed,
+                seconds=seconds,
+                progress=progress,
+                **dataclasses.asdict(dataclasses.replace(training, **changes)),
+            )
+            kept = {
+                "parameters": sum(parameter.numel() for parameter in predict.parameters()),
+                "validation_mse": history.validation_mse,
+                "epochs": len(history.epochs),
+                "best_epoch": history.best,
+                "start_mse": history.start_mse,
+                "stopped": history.stopped,
+            }
+        scores = score(predict, benchmark.windows("test", run.horizon))
+        measured = dataclasses.asdict(run) | scores._asdict()
+        return {**measured, **kept, "seconds": round(time.monotonic() - start, 2)}
+
+    def _build(self, run: Run) -> tuple[nn.Module, Training]:
+        context_length = self.benchmark.context_length
+        if run.model == "dlinear":
+            return DLinear(context_length, run.horizon), dlinear_training()
+        channels = self.benchmark.values.shape[1]
+        return _Titans(context_length, run.horizon, channels, run.model), default_training()
+
+    def _result(self, kept: list[dict[str, Any]], seeds: int, changes: dict[str, Any]) -> ForecastingResult:
+        names = [field.name for field in dataclasses.fields(Measurement)]
+        benchmark = self.benchmark
+        deviations = []
+        if set(benchmark.horizons) != set(HORIZONS):
+            deviations.append(f"horizons {', '.join(map(str, benchmark.horizons))}")
+        if benchmark.context_length != LOOK_BACK:
+            deviations.append(f"look-back {benchmark.context_length}")
+        if seeds != SEEDS:
+            deviations.append(f"{seeds} {'seed' if seeds == 1 else 'seeds'}")
+        cut = sum(run.get("stopped") == "seconds" for run in kept)
+        trained = sum(run["seed"] is not None for run in kept)
+        deviations += [f"the time limit ended {cut} of {trained} trainings"] if cut else []
+        deviations += [f"{name.replace('_', ' ')} {value:g}" for name, value in changes.items()]
+        return ForecastingResult(
+            benchmark.name,
+            benchmark.protocol,
+            benchmark.context_length,
+            benchmark.describe(),
+            tuple(Measurement(**{name: run[name] for name in names}) for run in kept),
+            (*deviations, *self.notes),
+        )
+
+
+class _Titans(nn.Module):
+    """A forecasting model as training and scoring want it: from pasts to point forecasts."""
+
+    def __init__(self, context_length: int, horizon: int, channels: int, variant: str) -> None:
+        super().__init__()
+        self.model = TitansForForecasting(default_config(context_length, horizon, channels, variant=variant))
+
+    def forward(self, past: Tensor) -> Tensor:
+        prediction: Tensor = self.model(past, use_cache=False).prediction
+        return prediction
+
+    @staticmethod
+    def step(wrapper: _Titans, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
+        """Forecast, with the loss of the model's configuration."""
+        output = wrapper.model(past, future_values=future, use_cache=False)
+        return output.prediction, output.loss
+
+
+class _Clock:
+    """Divides the time that is left among the trainings that are left."""
+
+    def __init__(self, minutes: float | None, trainings: int) -> None:
+        self.end = None if minutes is None else time.monotonic() + 60 * minutes
+        self.trainings = trainings
+
+    def next(self, run: Run) -> float | None:
+        """The seconds that a training may take; it takes one step at least."""
+        if self.end is None or run.seed is None:
+            return None
+        self.trainings -= 1
+        return max(self.end - time.monotonic(), 1e-3) / (self.trainings + 1)
+
+
+def _part(progress: Progress | None, number: int, runs: int, run: Run) -> Progress:
+    def show(share: float, line: str) -> None:
+        if progress is not None:
+            progress((number + share) / runs, f"{run}: {line}" if line else str(run))
+
+    return show

@@ -1,0 +1,184 @@
+"""The folder of a forecaster: its model, its memory, and what it knows of its series.
+
+`forecaster.json` names a sub-folder that holds the model as `save_pretrained` writes it and the stream as
+`ForecastStream.save` does. Each save makes a new sub-folder, then replaces that file, then removes the old one: so
+there is always a whole forecaster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.torch
+from safetensors import SafetensorError
+
+from titans import disk
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+from titans.forecasting.ledger import Ledger
+from titans.forecasting.stream import ForecastStream
+from titans.models.forecasting import TitansForForecasting
+from titans.models.forecasting_configuration import TitansForecastingConfig
+
+if TYPE_CHECKING:
+    from titans.forecasting.forecaster import TitansForecaster
+
+INDEX = "forecaster.json"
+FORMAT, VERSION = "titans-forecaster", 1
+_CONFIG, _WEIGHTS, _STREAM = "config.json", "model.safetensors", "stream.safetensors"
+_FLOATS = ("mean", "std", "low", "high", "covariate_mean", "covariate_std", "profile")
+_REMEDY = "use a copy that is whole, or fit again"
+
+
+def save(forecaster: TitansForecaster, folder: str | os.PathLike[str]) -> None:
+    """Write a forecaster; see `TitansForecaster.save`."""
+    folder = Path(folder)
+    ledger, stream = forecaster._fitted()
+    content = {"settings": forecaster.settings, "ledger": _write_ledger(ledger)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = _parts(folder)
+        part = folder / uuid.uuid4().hex
+        part.mkdir()
+        stream.model.save_pretrained(part)
+        stream.save(part / _STREAM)
+        for path in part.iterdir():
+            disk.flush(path)
+        disk.flush_names(part)
+        digests = {name: _digest(disk.read(part / name)) for name in (_CONFIG, _WEIGHTS, _STREAM)}
+        index = {"format": FORMAT, "version": VERSION, "part": part.name, "files": digests, **content}
+        text = json.dumps({**index, "checksum": _digest(_text(index))}, indent=1)
+        disk.replace(folder / INDEX, text.encode())
+    except OSError as error:
+        raise TitansError(f"cannot write the forecaster to {folder} ({error.strerror}): is the path right?") from error
+    for old in before:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load(kind: type[TitansForecaster], folder: str | os.PathLike[str]) -> TitansForecaster:
+    """Read a forecaster; see `TitansForecaster.load`."""
+    folder = Path(folder)
+    index = _read_index(folder)
+    try:
+        part = folder / index["part"]
+        files = {name: _whole(part / name, digest) for name, digest in index["files"].items()}
+        forecaster = kind(**index["settings"])
+        config = TitansForecastingConfig.from_dict(json.loads(files[_CONFIG]))
+        model = TitansForForecasting(config)
+        model.load_state_dict(safetensors.torch.load(files[_WEIGHTS]))
+        model.eval()
+        ledger = _read_ledger(index["ledger"])
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, TitansError):
+            raise TitansError(f"{folder}: {error}") from error
+        raise TitansError(f"the forecaster in {folder} is damaged ({_short(error)}): {_REMEDY}") from error
+    stream = ForecastStream.load(part / _STREAM, model)
+    if len(stream.seen) != len(ledger.ids) or config.num_future_covariates != len(ledger.covariates):
+        raise TitansError(f"the forecaster in {folder} is damaged (its parts do not fit together): {_REMEDY}")
+    forecaster.model, forecaster.ledger, forecaster.stream = model, ledger, stream
+    return forecaster
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        data = disk.read(folder / INDEX)
+    except OSError as error:
+        raise TitansError(f"{folder} holds no forecaster ({INDEX}: {error.strerror}): is the path right?") from error
+    try:
+        index = json.loads(data)
+        if index["format"] != FORMAT:
+            raise ValueError("it is of another kind")
+        if index["version"] != VERSION:
+            raise TitansError(
+                f"the forecaster in {folder} has version {index['version']!r} and this is Titans for version "
+                f"{VERSION}: use the Titans that wrote it"
+            )
+        checksum = index.pop("checksum")
+        if checksum != _digest(_text(index)) or not re.fullmatch(r"[0-9a-f]{32}", index["part"]):
+            raise ValueError("its checksum is wrong")
+    except TitansError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise TitansError(
+            f"{folder / INDEX} describes no forecaster, or is damaged ({_short(error)}): {_REMEDY}"
+        ) from error
+    return dict(index)
+
+
+def _whole(path: Path, digest: str) -> bytes:
+    try:
+        data = disk.read(path)
+    except OSError as error:
+        raise TitansError(f"cannot read {path.name} ({error.strerror}): {_REMEDY}") from error
+    if _digest(data) != digest:
+        raise TitansError(f"{path.name} is damaged (its checksum is wrong): {_REMEDY}")
+    return data
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The sub-folders that earlier saves made, whole or not."""
+    return [path for path in folder.iterdir() if re.fullmatch(r"[0-9a-f]{32}", path.name) and path.is_dir()]
+
+
+def _write_ledger(ledger: Ledger) -> dict[str, Any]:
+    last = ledger.last
+    dates = isinstance(last, pd.DatetimeIndex)
+    written = {
+        "ids": [_plain(name) for name in ledger.ids],
+        "frequency": ledger.frequency,
+        "last": [int(time) for time in (last.asi8 if dates else last)],
+        "unit": last.unit if dates else None,
+        "zone": str(last.tz) if dates and last.tz is not None else None,
+        "covariates": ledger.covariates,
+        "steps": ledger.steps.tolist(),
+        **{name: getattr(ledger, name).tolist() for name in _FLOATS},
+    }
+    try:
+        same = bool((_read_ledger(written).last == last).all())
+    except (ValueError, KeyError, TypeError) as error:  # a time zone that has no name
+        raise TitansError(f"the time zone {last.tz} cannot be saved: convert ds to a named one") from error
+    assert same  # what is written is what is read
+    return written
+
+
+def _read_ledger(written: dict[str, Any]) -> Ledger:
+    last = pd.Index(np.array(written["last"], dtype=np.int64))
+    if written["unit"] is not None:
+        last = pd.DatetimeIndex(last.to_numpy().view(f"M8[{written['unit']}]"))
+        if written["zone"] is not None:
+            last = last.tz_localize("UTC").tz_convert(written["zone"])
+    numbers = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
+    names = {name: written[name] for name in ("ids", "frequency", "covariates")}
+    ledger = Ledger(**names, last=last, steps=np.array(written["steps"], dtype=np.int64), **numbers)
+    series, covariates = (len(ledger.ids),), (len(ledger.covariates),)
+    expected = [series] * 4 + [covariates] * 2 + [(*series, max(ledger.profile.shape[-1], 1))]
+    if ledger.steps.shape != series or last.shape != series or [numbers[name].shape for name in _FLOATS] != expected:
+        raise ValueError("its parts do not fit together")
+    return ledger
+
+
+def _plain(name: object) -> str | int | float | bool:
+    plain = name.item() if isinstance(name, np.generic) else name
+    if not isinstance(plain, str | int | float | bool):
+        raise TitansError(f"the series is called {name!r}, which cannot be saved: name series by text or numbers")
+    return plain
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _text(index: dict[str, Any]) -> bytes:
+    return json.dumps(index, sort_keys=True).encode()
+
+
+def _short(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,329 @@
+"""What a forecaster knows of its series beside the stream: names, scales, and up to when each was read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+from titans.forecasting.cleaning import Floats, listed, spread, to_numbers
+from titans.forecasting.grid import following, places_after
+from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, read_rows, sort_rows
+from titans.forecasting.seasonal import SeasonalProfile
+from titans.forecasting.times import parse_times
+
+LARGEST_GAP = 100_000
+"""Steps between two rows of a series; more are taken for a wrong time stamp."""
+_BOUND = 1e9  # of scaled numbers: their squares must stay finite in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+    """New points of some series, scaled and without the season.
+
+    Args:
+        values: one of each series, `[T, 1]`; NaN where a value is missing.
+        known: their covariates, `[T, F]`; 0, the mean, where one was not given.
+    """
+
+    values: list[Tensor]
+    known: list[Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """The series that a forecaster follows.
+
+    Args:
+        ids: their names `[S]`.
+        frequency: the step of time.
+        last: the time of the last point read of each `[S]`.
+        steps: how many were read of each, gaps included `[S]`, int64.
+        mean: of each, over the steps that training learns from `[S]`.
+        std: the deviation over these; over all steps where that is 0; 1 where that is, too `[S]`.
+        profile: what each does at each place of its season of W steps, scaled `[S, W]`; see `SeasonalProfile`.
+        low: the lowest value read of each `[S]`.
+        high: the highest; what equals the lowest is constant `[S]`.
+        covariates: names of the covariates `[F]`.
+        covariate_mean: over all series `[F]`.
+        covariate_std: over all series; 1 where it is 0 `[F]`.
+    """
+
+    ids: list[object]
+    frequency: str | int
+    last: pd.Index
+    steps: np.ndarray[tuple[int], np.dtype[np.int64]]
+    mean: Floats
+    std: Floats
+    profile: Floats
+    low: Floats
+    high: Floats
+    covariates: list[str]
+    covariate_mean: Floats
+    covariate_std: Floats
+
+    @classmethod
+    def open(
+        cls, panel: Panel, covariates: Sequence[str], lengths: Sequence[int], season: int
+    ) -> tuple[Ledger, Points]:
+        """Begin with the series of a panel.
+
+        Args:
+            panel: the series.
+            covariates: the columns that are used.
+            lengths: how many steps of each training learns from.
+            season: steps of a season.
+
+        Returns:
+            The ledger, and the points of the panel.
+
+        Raises:
+            TitansError: the panel lacks a covariate.
+        """
+        columns = _columns(panel.covariates, covariates)
+        known = [one.covariates[:, columns] for one in panel.series]
+        learned = [one.y[:length] for one, length in zip(panel.series, lengths, strict=True)]
+        learned = [part if np.isfinite(part).any() else one.y for part, one in zip(learned, panel.series, strict=True)]
+        spread_ = [
+            _deviation(part) or _deviation(one.y) or 1.0 for part, one in zip(learned, panel.series, strict=True)
+        ]
+        together = np.concatenate(known)
+        given = np.isfinite(together)
+        count = np.maximum(given.sum(0), 1)
+        mean = np.where(given, together, 0.0).sum(0) / count
+        std = np.sqrt(np.square(np.where(given, together - mean, 0.0)).sum(0) / count)
+        times = [one.times[-1:] for one in panel.series]
+        scales = np.array([np.nanmean(part) for part in learned]), np.array(spread_)
+        ledger = cls(
+            ids=[one.unique_id for one in panel.series],
+            frequency=panel.frequency,
+            last=times[0].append(times[1:]),
+            steps=np.zeros(len(panel.series), dtype=np.int64),
+            mean=scales[0],
+            std=scales[1],
+            profile=np.stack(
+                [_profile((y - mean) / std, season) for y, mean, std in zip(learned, *scales, strict=True)]
+            ),
+            low=np.array([np.nanmin(one.y) for one in panel.series]),
+            high=np.array([np.nanmax(one.y) for one in panel.series]),
+            covariates=list(covariates),
+            covariate_mean=mean,
+            covariate_std=np.where(std > 0, std, 1.0),
+        )
+        numbers = enumerate(zip((one.y for one in panel.series), known, strict=True))
+        values = [(ledger._scaled(y, series), ledger._scaled_covariates(given)) for series, (y, given) in numbers]
+        ledger = dataclasses.replace(ledger, steps=np.array([len(one.y) for one in panel.series]))
+        return ledger, Points([value for value, _ in values], [covariate for _, covariate in values])
+
+    def read(self, frame: pd.DataFrame, notes: list[str]) -> tuple[Ledger, Points]:
+        """Continue the series with new rows; steps without a row are missing values.
+
+        Args:
+            frame: a long frame with the new rows of some of the series, and the covariates.
+            notes: what was done to the data is added here.
+
+        Returns:
+            The ledger after these rows, and the new points.
+
+        Raises:
+            TitansError: a row of an unknown series, one that is not later than what was read, or one off the grid.
+        """
+        rows = read_rows(frame, notes)
+        columns = _columns(rows.covariates, self.covariates)
+        place = {name: number for number, name in enumerate(self.ids)}
+        if unknown := [name for name in rows.ids if name not in place]:
+            raise TitansError(
+                f"unknown series {listed(unknown)}: expected those that fit was given ({listed(self.ids)}); fit again "
+                "to add a series"
+            )
+        times = _like(rows.times, self.last)
+        order = sort_rows(times, rows.codes, notes)
+        new = [np.empty((0, 1 + len(self.covariates)))] * len(self.ids)
+        last = [self.last[number : number + 1] for number in range(len(self.ids))]
+        ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.ids)))
+        for name, members in zip(rows.ids, np.split(order, ends[:-1]), strict=True):
+            if len(members):
+                number = place[name]
+                steps = self._steps(number, times[members])
+                new[number] = spread(rows.values[members][:, [0, *(1 + np.array(columns, int))]], steps - 1, steps[-1])
+                last[number] = following(last[number], self.frequency, int(steps[-1]))[-1:]
+        values = [self._scaled(one[:, 0], number) for number, one in enumerate(new)]
+        ledger = dataclasses.replace(
+            self,
+            last=last[0].append(last[1:]),
+            steps=self.steps + [len(one) for one in new],
+            low=np.array([np.fmin.reduce(one[:, 0], initial=low) for one, low in zip(new, self.low, strict=True)]),
+            high=np.array([np.fmax.reduce(one[:, 0], initial=high) for one, high in zip(new, self.high, strict=True)]),
+        )
+        return ledger, Points(values, [self._scaled_covariates(one[:, 1:]) for one in new])
+
+    def horizon(self, steps: int) -> list[pd.Index]:
+        """The times that follow what was read of each series."""
+        return [following(self.last[number : number + 1], self.frequency, steps) for number in range(len(self.ids))]
+
+    def known(self, frame: pd.DataFrame | None, steps: int) -> Tensor | None:
+        """Look up the covariates of the horizon.
+
+        Args:
+            frame: a long frame without y; rows beyond what is needed, and other columns, do not matter.
+            steps: of the horizon, H.
+
+        Returns:
+            The covariates, scaled, `[S, H, F]`; None where the forecaster uses none.
+
+        Raises:
+            TitansError: one is missing.
+        """
+        if not self.covariates:
+            return None
+        needed = [ID, TIME, *self.covariates]
+        if frame is None or not isinstance(frame, pd.DataFrame) or (set(needed) - set(frame.columns)):
+            found = "none was given" if frame is None else f"it has {listed(list(getattr(frame, 'columns', ['none'])))}"
+            raise TitansError(
+                f"the covariates {listed(self.covariates)} must be known for the next {steps:,} steps: give future_df "
+                f"with the columns {', '.join(needed)} ({found})"
+            )
+        times = parse_times(frame[TIME])
+        if times is None or not times.known.all():
+            raise TitansError('the column "ds" of future_df holds no time, or not in every row')
+        stamps, codes = _like(times.index, self.last), frame[ID].to_numpy()
+        columns = np.stack([_numbers(frame[name]) for name in self.covariates], 1)
+        found_rows = []
+        for name, wanted in zip(self.ids, self.horizon(steps), strict=True):
+            members = np.flatnonzero(codes == name)
+            own = stamps[members]
+            if not own.is_unique:
+                raise TitansError(f'future_df has two rows of the series "{name}" with one time: keep one')
+            rows = own.get_indexer(wanted)
+            values = columns[members[rows]] if len(members) else np.full((steps, len(self.covariates)), np.nan)
+            lacking = (rows < 0) | ~np.isfinite(values).all(1)
+            if lacking.any():
+                raise TitansError(
+                    f'future_df lacks {listed(self.covariates)} of the series "{name}" at '
+                    f"{wanted[int(lacking.argmax())]}: expected a number for each of the next {steps:,} steps"
+                )
+            found_rows.append(self._scaled_covariates(values))
+        return torch.stack(found_rows)
+
+    def unscaled(self, forecasts: Tensor) -> Floats:
+        """Put forecasts `[S, H, Q]` on the scale of the series; a series of one constant value stays at it."""
+        count, horizon, _ = forecasts.shape
+        season = np.stack([self._season(number, horizon) for number in range(count)])
+        y = forecasts.double().cpu().numpy() + season[:, :, None]
+        y = y * self.std[:, None, None] + self.mean[:, None, None]
+        constant = (self.low == self.high)[:, None, None]
+        return np.asarray(np.where(constant, self.low[:, None, None], y))
+
+    def _steps(self, number: int, stamps: pd.Index) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """How many steps after the last point of a series the new rows lie."""
+        name, last = self.ids[number], self.last[number : number + 1]
+        try:
+            steps = places_after(last, stamps, self.frequency)
+        except TitansError as error:
+            raise TitansError(f'series "{name}": {error}') from error
+        if steps[0] < 1:
+            raise TitansError(
+                f'series "{name}": the row at {stamps[0]} is not later than {last[0]}, up to which the series was '
+                "read: hand in new rows only"
+            )
+        gaps = np.diff(steps, prepend=0)
+        if gaps.max() > LARGEST_GAP:
+            raise TitansError(
+                f'series "{name}": before the row at {stamps[int(gaps.argmax())]} lies a gap of {gaps.max():,} steps, '
+                f"expected at most {LARGEST_GAP:,}: correct its time, or fit again"
+            )
+        return steps
+
+    def _scaled(self, y: Floats, number: int) -> Tensor:
+        scaled = (y - self.mean[number]) / self.std[number] - self._season(number, len(y))
+        scaled = np.clip(scaled, -_BOUND, _BOUND)
+        return torch.from_numpy(scaled.astype(np.float32)).unsqueeze(-1)
+
+    def _season(self, number: int, count: int) -> Floats:
+        """What the season does in the next steps of a series, `[count]`."""
+        places = (self.steps[number] + np.arange(count)) % self.profile.shape[1]
+        return np.asarray(self.profile[number, places])
+
+    def _scaled_covariates(self, values: Floats) -> Tensor:
+        scaled = np.clip((values - self.covariate_mean) / self.covariate_std, -_BOUND, _BOUND)
+        return torch.from_numpy(np.nan_to_num(scaled).astype(np.float32))
+
+
+def static_numbers(frame: pd.DataFrame | None, ids: Sequence[object]) -> Tensor | None:
+    """Read what is known of each series, scaled over the series.
+
+    Args:
+        frame: unique_id and columns of numbers; others are ignored. None: nothing is known.
+        ids: the series.
+
+    Returns:
+        The numbers `[S, Z]`.
+
+    Raises:
+        TitansError: a series is missing or named twice, a number is missing, or there is none.
+    """
+    if frame is None:
+        return None
+    if not isinstance(frame, pd.DataFrame) or ID not in frame.columns:
+        raise TitansError("static_df has no column unique_id: expected one row for each series")
+    columns = [to_numbers(frame[name]) for name in frame.columns if name != ID]
+    numbers = [column[0] for column in columns if column is not None]
+    if not numbers:
+        raise TitansError("static_df has no column of numbers beside unique_id: expected at least one")
+    names = pd.Index(frame[ID])
+    if not names.is_unique:
+        raise TitansError(f'static_df names the series "{names[names.duplicated()][0]}" twice: keep one row')
+    rows = names.get_indexer(pd.Index(ids))
+    values = np.stack(numbers, 1)[rows]
+    lacking = (rows < 0) | ~np.isfinite(values).all(1)
+    if lacking.any():
+        raise TitansError(f'static_df lacks the numbers of the series "{ids[int(lacking.argmax())]}": add them')
+    std = values.std(0)
+    return torch.from_numpy(((values - values.mean(0)) / np.where(std > 0, std, 1.0)).astype(np.float32))
+
+
+def _columns(found: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    if missing := [name for name in wanted if name not in found]:
+        raise TitansError(
+            f"the frame has no column of numbers called {listed(missing)}, which future_covariates names: it has "
+            f"{listed([TARGET, *found])}"
+        )
+    return [list(found).index(name) for name in wanted]
+
+
+def _profile(scaled: Floats, season: int) -> Floats:
+    means: Floats = SeasonalProfile.fit(torch.from_numpy(scaled).unsqueeze(-1), season).means.squeeze(-1).numpy()
+    return means
+
+
+def _deviation(y: Floats) -> float:
+    """The standard deviation of what is not missing; exactly 0 where that is constant."""
+    return 0.0 if np.nanmin(y) == np.nanmax(y) else float(np.nanstd(y))
+
+
+def _numbers(column: pd.Series) -> Floats:
+    numbers = to_numbers(column)
+    if numbers is None:
+        raise TitansError(f'the column "{column.name}" of future_df holds no numbers')
+    return numbers[0]
+
+
+def _like(stamps: pd.Index, last: pd.Index) -> pd.Index:
+    """Give time stamps the time zone and unit of those read before."""
+    dates, expected = isinstance(stamps, pd.DatetimeIndex), isinstance(last, pd.DatetimeIndex)
+    if dates != expected:
+        kinds = {True: "dates", False: "whole numbers"}
+        raise TitansError(f'the column "ds" holds {kinds[dates]}, but the series was read with {kinds[expected]}')
+    if not dates:
+        return stamps
+    if (stamps.tz is None) != (last.tz is None):
+        kinds = {True: "without a time zone", False: "with a time zone"}
+        raise TitansError(
+            f'the column "ds" holds times {kinds[stamps.tz is None]}, but the series was read {kinds[last.tz is None]}'
+        )
+    return (stamps if stamps.tz is None else stamps.tz_convert(last.tz)).as_unit(last.unit)

@@ -1,0 +1,156 @@
+"""A table of series, forecast: the back-test first, and then what follows its last row, by the same weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+from titans.forecasting.backtest import NAIVE, Backtest
+from titans.forecasting.cleaning import counted, listed
+from titans.forecasting.forecaster import NAME, TitansForecaster
+from titans.forecasting.frames import Table, to_long
+from titans.forecasting.long_frames import ID
+from titans.forecasting.settings import IN_MINUTES
+from titans.forecasting.windows import MINIMUM_POINTS
+
+MOST_ORIGINS, HELD_OUT = 10, 0.2  # forecasts of a back-test, and the part of the rows that it takes at most
+
+Progress = Callable[[float, str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of forecasting a table.
+
+    Args:
+        table: the series.
+        horizon: steps forecast.
+        backtest: forecasts of the last rows, and their errors beside seasonal-naive's.
+        forecast: of what follows the last row; the columns of `TitansForecaster.predict`.
+        facts: how it was made, name to value.
+        cut: training was ended by its time limit.
+    """
+
+    table: Table
+    horizon: int
+    backtest: Backtest
+    forecast: pd.DataFrame
+    facts: dict[str, str]
+    cut: bool
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of the series."""
+        return list(self.table.frame.columns)
+
+    def score(self, channel: str, error: str) -> tuple[float, float]:
+        """Return an error of our forecasts and of seasonal-naive's in the back-test, "mse", "mae" or "mase"."""
+        rows = self.backtest.by_series
+        rows = rows[rows[ID] == channel].set_index("model")[error]
+        return float(rows[NAME]), float(rows[NAIVE])
+
+    @property
+    def mase(self) -> tuple[float, float]:
+        """The mean scaled errors, ours and seasonal-naive's, over the channels that are not constant; else NaN."""
+        means = self.backtest.scores["mase"]
+        return float(means[NAME]), float(means[NAIVE])
+
+    def verdict(self) -> list[str]:
+        """State in sentences how good the forecasts were in the back-test, whichever way it came out."""
+        ours, naive = self.mase
+        origins = self.backtest.forecasts["cutoff"].nunique()
+        if math.isnan(ours) or math.isnan(naive):
+            return ["No channel has errors to compare: they are constant, or were not observed in the back-test."]
+        scores = [self.score(channel, "mae") for channel in self.channels]
+        better = sum(ours < naive for ours, naive in scores)
+        compared = sum(not math.isnan(ours) for ours, _ in scores)
+        share = abs(1 - ours / naive)
+        word = "smaller" if ours < naive else "larger"
+        sentences = [
+            f"Over {counted(origins, 'forecast')} of the last rows, which training did not see, the mean absolute "
+            f"error is {share:.1%} {word} than that of seasonal-naive (scaled: {ours:.3f} against {naive:.3f}), "
+            f"and smaller in {better} of {counted(compared, 'channel')}."
+        ]
+        if ours >= naive:
+            sentences.append("Seasonal-naive is better on average here: prefer the last season to these forecasts.")
+        if self.backtest.season == 1:
+            sentences.append("This step of time has no usual season: seasonal-naive repeats the last value.")
+        for level, covered in self.backtest.coverage.items():
+            sentences.append(f"The {level}% intervals held {covered:.0%} of the values.")
+        if self.cut:
+            sentences.append("Training was ended by its time limit: with more minutes forecasts may be better.")
+        return sentences
+
+
+def forecast(
+    table: Table,
+    horizon: int,
+    *,
+    columns: Sequence[str] | None = None,
+    context_length: int | None = None,
+    variant: str = "lmm",
+    seed: int = 0,
+    seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Train without the last rows of a table, forecast these, read them, and forecast what follows.
+
+    Args:
+        table: the series; what was filled in counts as missing.
+        horizon: steps to forecast.
+        columns: the series to forecast. Default: all.
+        context_length: steps of a window. Default: the forecaster's.
+        variant: of the model. Default "lmm".
+        seed: of weights and training. Default 0.
+        seconds: of training, at most. Default: no limit.
+        progress: called with the share done, 0 to 1, and a line. Default: nothing.
+
+    Returns:
+        The forecasts and their scores.
+
+    Raises:
+        TitansError: a column is unknown, the table is too short, a setting is out of range, or training diverges.
+    """
+    start, table = time.monotonic(), _select(table, columns)
+    steps = len(table.frame)
+    settings: dict[str, Any] = {"variant": variant, "context_length": context_length, "seed": seed, "seconds": seconds}
+    forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **IN_MINUTES)
+    needed = 2 * horizon + MINIMUM_POINTS
+    if steps < needed:
+        raise TitansError(
+            f"there are {steps:,} steps of time, but a forecast of {horizon:,} and its back-test need at least "
+            f"{needed:,}: give a longer history, or a horizon of at most {max((steps - MINIMUM_POINTS) // 2, 1):,}"
+        )
+    origins = min(max(int(steps * HELD_OUT) // horizon, 1), MOST_ORIGINS)
+    long = to_long(dataclasses.replace(table, frame=table.frame.where(table.observed)))
+    backtest = forecaster.backtest(long, windows=origins, progress=progress)
+    model, history, last = forecaster.model, forecaster.history, table.frame.index
+    assert model is not None  # fitted by the back-test
+    assert history is not None
+    facts = {
+        "data": f"{counted(steps, 'step')} from {last[0]} to {last[-1]}, each {table.frequency}; "
+        f"{counted(len(table.frame.columns), 'channel')}",
+        "forecast": f"{counted(horizon, 'step')} after the last",
+        "back-test": f"{counted(origins, 'forecast')} of {counted(horizon, 'step')}, one after the other, of the last "
+        f"{origins * horizon:,} steps; the model was trained on what comes before, and reads on in between",
+        "model": f"{variant}, windows of {model.config.context_length:,} steps, {model.num_parameters():,} parameters, "
+        f"seed {seed}",
+        "training": f"{counted(len(history.epochs), 'epoch')}, ended by {history.stopped}",
+        "took": f"{time.monotonic() - start:.0f} s",
+    }
+    return Outcome(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
+
+
+def _select(table: Table, columns: Sequence[str] | None) -> Table:
+    if columns is None:
+        return table
+    known = list(table.frame.columns)
+    if unknown := [name for name in columns if name not in known]:
+        raise TitansError(f"there is no column of numbers called {listed(unknown)}: there are {listed(known)}")
+    names = list(dict.fromkeys(columns))
+    return dataclasses.replace(table, frame=table.frame[names], observed=table.observed[names])

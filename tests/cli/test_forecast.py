@@ -1,0 +1,141 @@
+"""`titans forecast`: what it writes, and each bad file in one sentence, with nothing written."""
+
+import json
+import math
+import re
+
+import pandas as pd
+import pytest
+
+from titans.forecasting import outcome
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(outcome, "IN_MINUTES", {"windows": 1, "epochs": 1})
+
+
+def rows(count, value=lambda i: f"{math.sin(i / 4):.4f},{i % 7}"):
+    return [f"2020-01-{1 + i // 24:02} {i % 24:02}:00,{value(i)}" for i in range(count)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(lines, header="date,a,b", name="data.csv", encoding="utf-8"):
+        path = tmp_path / name
+        path.write_bytes(("\n".join([header, *lines]) + "\n").encode(encoding))
+        return path
+
+    return write
+
+
+def test_report_and_numbers(titans, file, tmp_path):
+    out, csv = tmp_path / "new" / "report.html", tmp_path / "next.csv"
+    lines = rows(120)
+    lines[50] = lines[50].split(",")[0] + ",,3"
+    printed = titans("forecast", file(lines), "--horizon", 8, "--out", out, "--csv", csv).stdout
+    frame = pd.read_csv(csv, parse_dates=["ds"])
+    name = "TitansForecaster"
+    assert list(frame.columns) == ["unique_id", "ds", name, f"{name}-lo-80", f"{name}-hi-80"]
+    assert list(frame["unique_id"]) == ["a"] * 8 + ["b"] * 8
+    assert list(frame["ds"][:8]) == list(pd.date_range("2020-01-06 00:00", periods=8, freq="h"))
+    assert (frame[f"{name}-lo-80"] <= frame[name]).all()
+    assert (frame[name] <= frame[f"{name}-hi-80"]).all()
+    page = out.read_text(encoding="utf-8")
+    assert "note: 1 of 240 values were missing" in printed
+    assert "1 of 240 values were missing" in page
+    verdict = next(line for line in printed.splitlines() if "seasonal-naive" in line)
+    assert verdict in page
+    assert f"written: {out}, {csv}" in printed
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_columns_and_seed(titans, file, tmp_path):
+    path, csv = file(rows(120), header='date,a,"b,c"'), tmp_path / "next.csv"
+    found = {}
+    for columns, seed in (("a", 0), ("a", 0), ("a", 1), ("b,c", 0)):
+        command = ("forecast", path, "--horizon", 8, "--columns", columns, "--seed", seed, "--csv", csv)
+        titans(*command, "--out", tmp_path / "report.html")
+        found.setdefault((columns, seed), set()).add(csv.read_text())
+    assert [len(texts) for texts in found.values()] == [1, 1, 1]
+    assert found["a", 0] != found["a", 1]
+    assert next(iter(found["b,c", 0])).splitlines()[1].startswith('"b,c"')
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "sentence"),
+    [
+        ([], "", "the file is empty"),
+        ([], "date,a", "there is a header line but no row of data"),
+        (rows(10), "date,a,b", "there are 10 steps of time, but a forecast of 8 and its back-test need at least 20"),
+        ([f"2020-01-0{i},x" for i in range(1, 9)], "date,a", "no column of numbers"),
+        ([f"{math.exp(i):.3f},1" for i in range(40)], "x,a", "time"),
+        ([f"{1900 + i**2}-01-0{1 + i % 7},1" for i in range(20)], "date,a", "follow no regular step"),
+        (rows(40, lambda i: f"1e300,{i}"), "date,a,b", "1e+300"),
+        (rows(40, lambda i: ","), "date,a,b", "number"),
+    ],
+)  # fmt: skip
+def test_bad_files(titans, file, tmp_path, lines, header, sentence):
+    path, out = file(lines, header) if header else tmp_path / "data.csv", tmp_path / "out.html"
+    path.touch()
+    result = titans("forecast", path, "--horizon", 8, "--out", out, "--csv", tmp_path / "out.csv", status=2)
+    assert sentence in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert [p.name for p in tmp_path.iterdir()] == ["data.csv"]
+
+
+def test_binary_and_missing_files(titans, tmp_path):
+    (tmp_path / "data.csv").write_bytes(b"PK\x03\x04" + bytes(range(256)))
+    for name in ("data.csv", "gone.csv"):
+        result = titans("forecast", tmp_path / name, "--out", tmp_path / "out.html", status=2)
+        assert result.stderr.startswith(f"error: {tmp_path / name}: ")
+        assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--columns", "a,z"), "there is no column of numbers called z: there are a, b"),
+        (("--time-column", "when"), "when"),
+        (("--variant", "x"), "variant='x' is unknown"),
+        (("--horizon", "0"), "--horizon"),
+        (("--horizon", "70"), "or a horizon of at most 58"),
+        (("--context-length", "3"), "--context-length"),
+        (("--minutes", "nan"), "--minutes"),
+    ],
+)
+def test_bad_options(titans, file, tmp_path, options, sentence):
+    out = tmp_path / "out.html"
+    result = titans("forecast", file(rows(120)), "--horizon", 8, *options, "--out", out, status=2)
+    assert sentence in result.stderr
+    assert not out.exists()
+
+
+def test_targets_are_checked_first(titans, tmp_path):
+    gone = tmp_path / "gone.csv"  # would be refused, later
+    assert "is a folder: give a file" in titans("forecast", gone, "--out", tmp_path, status=2).stderr
+    same = ("--out", tmp_path / "a", "--csv", tmp_path / "a")
+    assert "give different files" in titans("forecast", gone, *same, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "encoding", "note"),
+    [
+        (rows(100), "date,grün,b", "cp1252", "read as Windows-1252"),
+        (rows(100), "date,grün,b", "utf-16", None),
+        (rows(100)[::-1], "date,a,b", "utf-8", "were sorted"),
+        (rows(100, lambda i: f"word,{i % 5}"), "date,a,b", "utf-8", "without numbers left out: a"),
+        (rows(100, lambda i: f"3,{i % 5}"), "date,a,b", "utf-8", "of one constant value: a"),
+        ([line for i, line in enumerate(rows(100)) if i not in (40, 41)], "date,a,b", "utf-8", "had no row"),
+    ],
+)
+def test_handled_and_said(titans, file, tmp_path, lines, header, encoding, note):
+    out = tmp_path / "out.html"
+    printed = titans("forecast", file(lines, header, encoding=encoding), "--horizon", 8, "--out", out).stdout
+    notes = re.findall("^note: (.*)$", printed, re.M)
+    assert (note is None) == (not notes)
+    if note is not None:
+        assert any(note in said for said in notes)
+        page = out.read_text(encoding="utf-8")
+        assert all(json.dumps(said, ensure_ascii=False)[1:-1] in page for said in notes if '"' not in said)

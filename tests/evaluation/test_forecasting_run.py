@@ -1,0 +1,194 @@
+"""Runs of the protocol: each is done once and kept, its numbers are those of training and scoring by hand."""
+
+import dataclasses
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from titans.errors import TitansError
+from titans.evaluation import forecasting_run
+from titans.evaluation.forecasting import score
+from titans.evaluation.forecasting_run import Evaluation, load
+from titans.forecasting.baselines import DLinear, SeasonalNaive
+from titans.forecasting.settings import default_config, dlinear_training
+from titans.forecasting.training import fit
+
+SMALL = {"context_length": 24, "horizons": [4, 8]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """400 hours of two channels with a day in them."""
+    hours = torch.arange(400)
+    noise = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    values = torch.sin(hours * math.tau / 24).unsqueeze(1) * torch.tensor([1.0, 5.0]) + 0.1 * noise
+    frame = pd.DataFrame(values.numpy(), columns=["a", "b"])
+    frame.insert(0, "date", pd.date_range("2020-01-01", periods=400, freq="h"))
+    path = tmp_path_factory.mktemp("data") / "small.csv.gz"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def evaluation(dataset):
+    return load(dataset, "custom", **SMALL)
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """The trainings that were begun."""
+    begun = []
+
+    def counted(model, *args, **kwargs):
+        begun.append(kwargs)
+        return fit(model, *args, **kwargs)
+
+    monkeypatch.setattr(forecasting_run, "fit", counted)
+    return begun
+
+
+def files(folder):
+    return {path.name for path in (folder / "runs").iterdir()}
+
+
+def test_load(evaluation):
+    assert evaluation.benchmark.name == "small"
+    assert evaluation.season == 24
+    assert evaluation.notes == ()
+    assert evaluation.models() == ("lmm", "dlinear", "repeat", "seasonal-naive")
+    assert dataclasses.replace(evaluation, season=25).models() == ("lmm", "dlinear", "repeat")
+    assert dataclasses.replace(evaluation, season=1).models() == ("lmm", "dlinear", "repeat")
+
+
+def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path):
+    result = evaluation.run(tmp_path, ["seasonal-naive", "dlinear"], 2, epochs=2)
+    windows = evaluation.benchmark.windows
+    naive = score(SeasonalNaive(8, 24), windows("test", 8))
+    by_name = {(m.model, m.horizon, m.seed): m for m in result.measurements}
+    assert by_name["seasonal-naive", 8, None] == forecasting_run.Measurement("seasonal-naive", 8, None, *naive)
+    torch.manual_seed(1)
+    model = DLinear(24, 8)
+    settings = dataclasses.asdict(dataclasses.replace(dlinear_training(), epochs=2))
+    history = fit(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
+    assert by_name["dlinear", 8, 1] == forecasting_run.Measurement("dlinear", 8, 1, *score(model, windows("test", 8)))
+    kept = json.loads((tmp_path / "runs" / "dlinear-8-1.json").read_text())
+    assert kept["validation_mse"] == history.validation_mse
+    assert kept["windows"] == 80 - 8 + 1
+    assert json.loads((tmp_path / "forecasting.json").read_text())["measurements"] == [
+        dataclasses.asdict(m) for m in result.measurements
+    ]
+    assert "look-back 24; 2 seeds; epochs 2" in result.describe()
+
+
+@pytest.mark.parametrize("variant", ["lmm", "none", "gla"])
+def test_titans_and_twins(evaluation, tmp_path, variant):
+    one = dataclasses.replace(evaluation, benchmark=dataclasses.replace(evaluation.benchmark, horizons=(4,)))
+    before = torch.random.get_rng_state()
+    result = one.run(tmp_path / "a", [variant], 1, epochs=2, learning_rate=0.01)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert result.mean(variant, 4).mse < 0.3  # nothing but zeros has 1
+    again = one.run(tmp_path / "b", [variant], 1, epochs=2, learning_rate=0.01)
+    assert again.measurements == result.measurements
+    kept = json.loads((tmp_path / "a" / "runs" / f"{variant}-4-0.json").read_text())
+    model = forecasting_run.TitansForForecasting(default_config(24, 4, 2, variant=variant))
+    assert kept["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_runs_are_done_once(evaluation, tmp_path, trainings):
+    first = evaluation.run(tmp_path, ["dlinear"], 1, epochs=1)
+    assert len(trainings) == 2
+    assert evaluation.run(tmp_path, ["dlinear"], 1, epochs=1) == first
+    assert len(trainings) == 2
+    more = evaluation.run(tmp_path, ["repeat", "dlinear"], 2, epochs=1)
+    assert len(trainings) == 4
+    assert set(first.measurements) < set(more.measurements)
+    assert files(tmp_path) == {f"dlinear-{h}-{s}.json" for h in (4, 8) for s in (0, 1)} | {
+        "repeat-4.json",
+        "repeat-8.json",
+    }
+
+
+def test_other_settings_are_refused(evaluation, tmp_path, trainings):
+    evaluation.run(tmp_path, ["repeat"], epochs=1)
+    before = (tmp_path / "forecasting.json").read_text()
+    for changed in ({"epochs": 2}, {"epochs": 1, "learning_rate": 1.0}, {"epochs": 1, "minutes": 1.0}, {}):
+        with pytest.raises(TitansError, match="holds runs with other settings"):
+            evaluation.run(tmp_path, ["dlinear"], **changed)
+    other = dataclasses.replace(evaluation, benchmark=dataclasses.replace(evaluation.benchmark, name="other"))
+    with pytest.raises(TitansError, match=r"other settings \(dataset;"):
+        other.run(tmp_path, ["dlinear"], epochs=1)
+    assert not trainings
+    assert (tmp_path / "forecasting.json").read_text() == before
+
+
+def test_interruption_keeps_what_is_done(evaluation, tmp_path, monkeypatch):
+    def interrupted(share, line):
+        if "horizon 8" in line and share > 0.6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are kept in .* the same command goes on"):
+        evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=interrupted)
+    assert files(tmp_path) == {"dlinear-4-0.json"}
+    assert not (tmp_path / "forecasting.json").exists()
+    shares = []
+    evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=lambda share, line: shares.append(share))
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.5, 1.0)
+
+
+def test_the_time_limit_is_shared_and_named(evaluation, tmp_path, trainings):
+    result = evaluation.run(tmp_path, ["dlinear"], 1, epochs=1000, minutes=0.01)
+    assert [0 < kwargs["seconds"] <= 0.61 for kwargs in trainings] == [True, True]
+    assert trainings[0]["seconds"] < 0.31
+    assert "the time limit ended 2 of 2 trainings" in result.deviations
+
+
+def test_notes_on_the_data_are_deviations(evaluation, tmp_path):
+    noted = Evaluation(evaluation.benchmark, 24, ("3 values were missing",))
+    assert noted.run(tmp_path, ["repeat"]).deviations[-1] == "3 values were missing"
+
+
+@pytest.mark.parametrize(
+    ("models", "changes", "sentence"),
+    [
+        (["lmn"], {}, '"lmn" is no model: expected different ones of lmm, mac'),
+        ([], {}, "the models are none"),
+        (["repeat", "repeat"], {}, "the models are repeat, repeat"),
+        (["repeat"], {"seeds": 0}, "there are 0 seeds"),
+        (["repeat"], {"learning_rate": math.nan}, "learning rate is nan"),
+        (["repeat"], {"minutes": 0.0}, "minutes is 0.0"),
+    ],
+)
+def test_refusals(evaluation, tmp_path, models, changes, sentence):
+    with pytest.raises(TitansError, match=sentence):
+        evaluation.run(tmp_path / "out", models, **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_season_longer_than_the_look_back_is_refused(evaluation, tmp_path):
+    with pytest.raises(TitansError, match="a season of 144 steps, but it is 24"):
+        dataclasses.replace(evaluation, season=144).run(tmp_path, ["seasonal-naive"])
+
+
+def test_damaged_files_are_refused(evaluation, tmp_path):
+    evaluation.run(tmp_path, ["repeat"])
+    path = tmp_path / "runs" / "repeat-4.json"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(TitansError, match=r"repeat-4.json is no JSON file .* delete it, and it will be done again"):
+        evaluation.run(tmp_path, ["repeat"])
+    path.write_bytes((tmp_path / "runs" / "repeat-8.json").read_bytes())
+    with pytest.raises(TitansError, match="holds another run"):
+        evaluation.run(tmp_path, ["repeat"])
+    path.unlink()
+    assert len(evaluation.run(tmp_path, ["repeat"]).measurements) == 2
+    (tmp_path / "settings.json").write_text("[]")
+    with pytest.raises(TitansError, match="use another folder"):
+        evaluation.run(tmp_path, ["repeat"])
+
+
+def test_divergence_names_the_run(evaluation, tmp_path):
+    with pytest.raises(TitansError, match=r"^dlinear, horizon 4, seed 0: training diverged"):
+        evaluation.run(tmp_path, ["dlinear"], 1, learning_rate=1e30)
