@@ -94,7 +94,7 @@ def test_how_rows_are_divided_among_updates_does_not_matter(fitted, cuts, shuffl
     twin = restart(fitted, parts)
     near(twin.predict(), fitted.predict())
     assert twin.stream.nbytes == fitted.stream.nbytes
-    assert not any(tensor.requires_grad for tensor in twin.stream._state.tensors())
+    assert not any(tensor.requires_grad for tensor in twin.stream._held.state.tensors())
 
 
 def test_update_goes_on_where_fit_ended():
@@ -107,10 +107,8 @@ def test_update_goes_on_where_fit_ended():
     assert list(forecast["ds"][:4]) == list(TIMES[110:114])
     near(forecast, restart(model, [whole]).predict())
     assert not np.allclose(forecast[NAME], before[NAME])
-    forgetful = copy.copy(model)
-    forgetful.stream = ForecastStream(model.model, 2, memory=False)
     forgetful = restart(model, [])
-    forgetful.stream.memory = False
+    forgetful.stream = ForecastStream(model.model, 2, memory=False)
     assert not np.allclose(forgetful.update(whole).predict()[NAME], forecast[NAME], atol=1e-6)  # memory matters
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
+import math
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import safetensors.torch
 import torch
@@ -13,9 +16,28 @@ from torch import Tensor
 
 from titans import disk
 from titans.errors import TitansError
+from titans.models.configuration import VARIANTS
 from titans.models.forecasting import ForecastOutput, TitansForForecasting
 from titans.models.memory_state import MemoryState
 from titans.persistence import state_file
+from titans.persistence.fingerprint import fingerprint, tensors_digest
+
+FORMAT, VERSION = "titans-forecast-stream", "1"
+
+
+class Held(NamedTuple):
+    """All that a stream holds at one moment; S series of C channels and F covariates, look-back L.
+
+    Args:
+        points: what no window has handed to the memory yet, oldest first, with room for L more, `[S, 3 L, C + F]`; the
+            covariates of each point stand behind it.
+        filled: how many they are, `[S]`, below 2 L.
+        state: the memory of what came before; None where the stream has none.
+    """
+
+    points: Tensor
+    filled: Tensor
+    state: MemoryState | None
 
 
 class ForecastStream:
@@ -24,14 +46,20 @@ class ForecastStream:
     The memory reads the series window by window, each as long as the model's look-back, one after the other and each
     once, as soon as a later window is there to forecast from. A forecast reads the last window, whole, with that
     memory. So it depends on what has come and not on how it was divided among calls; at most two windows of points
-    are kept. Train the model on `Streams`: one that has only seen single windows does not know what to remember.
+    are kept, in float32 or the model's type if that is finer. Train the model on `Streams`: one that has only seen
+    single windows does not know what to remember.
 
     Args:
-        model: the model; its weights must not change while the stream goes on.
-        series: how many series S are read side by side.
+        model: the model; its weights must not change while the stream goes on. Its mode does not matter.
+        series: how many series S are read side by side. Default 1.
         channels: channels C of each. Default: the model's.
-        memory: False: forget each window; the frozen twin, for comparisons. Default True.
+        memory: False: forget each window; the frozen twin, for comparisons, and all there is for a variant without
+            state ("none"). Default True.
         static_covariates: `[S, Z]`, where the model has some.
+
+    Raises:
+        TitansError: no series or no channel, other channels than the model mixes, or static covariates of another
+            shape.
     """
 
     def __init__(
@@ -42,55 +70,63 @@ class ForecastStream:
         memory: bool = True,
         static_covariates: Tensor | None = None,
     ) -> None:
-        self.model, self.memory = model, memory
-        self._static = None if static_covariates is None else static_covariates.to(model.device)
-        self._channels: int = model.config.num_channels if channels is None else channels
-        self._length: int = model.config.context_length
-        # What no window has handed to the memory yet, oldest first, with room for a push of L, and how many it is.
-        # The covariates of each point stand behind it.
-        width = self._channels + model.config.num_future_covariates
-        self._points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device)
-        self._filled = torch.zeros(series, dtype=torch.long, device=model.device)
-        self._state: MemoryState | None = None  # of all rows; before the first whole window there is none
+        config = model.config
+        channels = config.num_channels if channels is None else channels
+        if series < 1 or channels < 1:
+            raise TitansError(f"a stream of {series} series of {channels} channels: expected at least 1 of each")
+        if config.channel_mixing and channels != config.num_channels:
+            raise TitansError(f"the stream has {channels} channels and the model mixes {config.num_channels}")
+        self.model = model
+        self._channels, self._static = channels, static_covariates
+        if static_covariates is not None or config.num_static_covariates:
+            self._static = self._known("static", static_covariates, [series, config.num_static_covariates])
+        self._length: int = config.context_length
+        dtype = torch.promote_types(model.dtype, torch.float32)
+        width = channels + config.num_future_covariates
+        points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device, dtype=dtype)
+        state = None
+        if memory and VARIANTS[config.variant]:
+            with torch.no_grad():
+                state = model.initial_state(series * (1 if config.channel_mixing else channels))
+        self._held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)
+
+    @property
+    def memory(self) -> bool:
+        """Whether the stream remembers its windows."""
+        return self._held.state is not None
 
     @property
     def seen(self) -> Tensor:
-        """How many points of each series forecasts can look at without memory, `[S]`: at most two windows less one."""
-        return self._filled.clone()
+        """How many points of each series the next forecast looks at, `[S]`: all that came, at most the look-back."""
+        return self._held.filled.clamp(max=self._length)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the stream holds; they do not grow."""
-        return self._points.nbytes + self._filled.nbytes + (0 if self._state is None else self._state.nbytes)
+        """Bytes that the stream holds; they do not grow, but for a few once its rows are counted each for itself."""
+        points, filled, state = self._held
+        return points.nbytes + filled.nbytes + (0 if state is None else state.nbytes)
 
+    @torch.no_grad()
     def update(self, points: Tensor, counts: Tensor | None = None, future_covariates: Tensor | None = None) -> None:
-        """Read new points.
+        """Read new points: all of them or, where that is interrupted or refused, none.
 
         Args:
             points: `[S, n, C]`, or `[n, C]` of a single series; NaN where a value is missing.
-            counts: how many of them are new in each series `[S]`; the rest, on the right, is padding. Default: n.
+            counts: how many of them are new in each series `[S]`; the rest, on the right, is padding, whatever stands
+                there. Default: n.
             future_covariates: the covariates of the new points `[S, n, F]`, where the model has some.
 
         Raises:
-            TitansError: points of another shape, or an infinite one.
+            TitansError: points of another shape, one that is infinite or too large to be squared, counts that are none,
+                or covariates of another shape or not finite.
         """
-        series = len(self._points)
-        points = points.unsqueeze(0) if points.dim() == 2 else points
-        if points.dim() != 3 or points.shape[0] != series or points.shape[2] != self._channels:
-            raise TitansError(
-                f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {self._channels}]"
-            )
-        points, steps = points.to(self._points), points.shape[1]
-        if bool(points.isinf().any()):
-            raise TitansError("a new point is infinite: hand in NaN where a value is missing")
-        if (known := self._covariates(future_covariates, steps)) is not None:
+        points, counts = self._checked(points, counts)
+        if (known := self._covariates(future_covariates, points.shape[1])) is not None:
             points = torch.cat([points, known], -1)
-        counts = torch.full((series,), steps) if counts is None else counts
-        if counts.shape != (series,) or bool(((counts < 0) | (counts > steps)).any()):
-            raise TitansError(f"counts must hold a number from 0 to {steps} for each of {series} series")
-        counts = counts.to(self._filled)
-        for start in range(0, steps, self._length):  # at most one window becomes whole with each
-            self._push(points[:, start : start + self._length], (counts - start).clamp(0, self._length))
+        held = self._held._replace(points=self._held.points.clone())
+        for start in range(0, points.shape[1], self._length):  # at most one window becomes whole with each
+            held = self._push(held, points[:, start : start + self._length], (counts - start).clamp(0, self._length))
+        self._held = held  # at once
 
     def forecast(self, future_covariates: Tensor | None = None) -> ForecastOutput:
         """Forecast what follows the last point of each series; the stream stays as it is.
@@ -102,21 +138,20 @@ class ForecastStream:
             The forecast, `[S, H, C]`, without a cache.
 
         Raises:
-            TitansError: a series has no point yet, or covariates have another shape.
+            TitansError: a series has no point yet, or covariates have another shape or are not finite.
         """
+        points, filled, state = self._held
         known = self._covariates(future_covariates, self.model.config.horizon)
-        if not bool((self._filled > 0).all()):
+        if not bool((filled > 0).all()):
             raise TitansError("there is nothing to forecast from: call update with at least one point of each series")
-        index = self._filled.unsqueeze(1) + torch.arange(-self._length, 0, device=self._filled.device)  # [S, L]
-        window = self._points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
+        index = filled.unsqueeze(1) + torch.arange(-self._length, 0, device=filled.device)  # [S, L]
+        window = points.gather(1, index.clamp(min=0).unsqueeze(-1).expand(-1, -1, points.shape[2]))
         window = torch.where((index >= 0).unsqueeze(-1), window, torch.nan)
-        return self._read(window, self._state, False, known)
+        return self._read(window, state, False, known)
 
     def fork(self) -> ForecastStream:
         """Return a stream that stands where this one does and goes on by itself."""
-        twin = copy.copy(self)
-        twin._points = self._points.clone()  # written in place; all else is replaced
-        return twin
+        return copy.copy(self)  # what a stream holds is never written in place
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the stream to one file that `load` reads; a crash leaves the old file or the new one.
@@ -127,12 +162,15 @@ class ForecastStream:
         Raises:
             TitansError: the model's weights have changed since the stream began.
         """
-        state = self._start() if self._state is None else self._state
-        memory = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
-        tensors = {"memory": memory, "points": self._points.cpu(), "filled": self._filled.cpu()}
+        points, filled, state = self._held
+        tensors = {"points": points.cpu(), "filled": filled.cpu()}
+        if state is not None:
+            tensors["memory"] = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
         if self._static is not None:
             tensors["static"] = self._static.cpu()
-        disk.replace(Path(path), safetensors.torch.save(tensors))
+        metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint(self.model)}
+        metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
+        disk.replace(Path(path), safetensors.torch.save(tensors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TitansForForecasting) -> ForecastStream:
@@ -143,62 +181,107 @@ class ForecastStream:
             model: the model that the stream belongs to: the same weights and configuration.
 
         Returns:
-            The stream.
+            The stream, with memory if it was saved with one.
 
         Raises:
             TitansError: the file is damaged or missing, or the stream belongs to another model.
         """
         try:
-            tensors = safetensors.torch.load(disk.read(Path(path)))
-            memory, points, filled = tensors["memory"], tensors["points"], tensors["filled"]
-            state, _ = state_file.parse(memory.numpy().tobytes(), model)
-            channels = points.shape[2] - model.config.num_future_covariates
-            stream = cls(model, len(points), channels, static_covariates=tensors.get("static"))
-            if points.shape != stream._points.shape or filled.shape != stream._filled.shape or state.rows % len(points):
-                raise TitansError("its parts do not fit together")
+            return cls._parse(disk.read(Path(path)), model)
         except OSError as error:
             raise TitansError(f"cannot read the stream file {path} ({error.strerror}): is the path right?") from error
-        except (SafetensorError, KeyError, IndexError, TypeError) as error:
-            raise TitansError(
-                f"{path} is no stream file, or a damaged one ({error}): use a copy that is whole"
-            ) from error
         except TitansError as error:
             raise TitansError(f"{path}: {error}") from error
-        if not bool(((filled >= 0) & (filled < 2 * stream._length)).all()):
-            raise TitansError(f"{path} is damaged (its counts are out of range): use a copy that is whole")
-        stream._points, stream._filled, stream._state = points.to(stream._points), filled.to(stream._filled), state
+
+    @classmethod
+    def _parse(cls, data: bytes, model: TitansForForecasting) -> ForecastStream:
+        """Read the content of a stream file, from anywhere: nothing in it is run or trusted."""
+        try:
+            metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+            if metadata["format"] != FORMAT:
+                raise ValueError(f"its format is {metadata['format']!r}")
+            if metadata["version"] != VERSION:
+                raise TitansError(
+                    f"it has version {metadata['version']!r}, not {VERSION}: use the Titans that wrote it"
+                )
+            tensors = safetensors.torch.load(data)
+            if metadata.pop("checksum") != tensors_digest(tensors, json.dumps(metadata, sort_keys=True)):
+                raise ValueError("its checksum is wrong")
+            points, filled, memory = tensors["points"], tensors["filled"], tensors.get("memory")
+            theirs = metadata["fingerprint"]
+            series, _, width = points.shape
+            if memory is not None and memory.dtype != torch.uint8:
+                raise ValueError("its memory is no bytes")
+        except TitansError:
+            raise
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise TitansError(
+                f"this is no stream file, or a damaged one ({error}): use a copy that is whole"
+            ) from error
+        state = None if memory is None else state_file.parse(memory.numpy().tobytes(), model)[0]  # may name a field
+        if theirs != fingerprint(model):
+            raise TitansError("the stream belongs to another model: load the model that it was saved with")
+        channels = width - model.config.num_future_covariates
+        stream = cls(model, series, channels, memory is not None, tensors.get("static"))
+        empty = stream._held
+        fits = (points.shape, points.dtype) == (empty.points.shape, empty.points.dtype)
+        fits = fits and (filled.shape, filled.dtype) == (empty.filled.shape, empty.filled.dtype)
+        fits = (
+            fits
+            and bool(((filled >= 0) & (filled < 2 * stream._length)).all())
+            and not bool((points[..., :channels].abs() > stream._largest).any())
+        )
+        if not fits or (state and state.rows) != (empty.state and empty.state.rows):
+            raise TitansError("its parts do not fit together: use a copy that is whole")
+        stream._held = Held(points.to(model.device), filled.to(model.device), state)
         return stream
 
-    def _push(self, points: Tensor, counts: Tensor) -> None:
-        """Append at most L points to each series, and hand over the oldest window where two are whole."""
-        offsets = torch.arange(points.shape[1], device=points.device)
-        real = offsets < counts.unsqueeze(1)
+    @property
+    def _largest(self) -> float:
+        """Deviations of twice this can be squared and summed over a window."""
+        largest: float = torch.finfo(self._held.points.dtype).max
+        return math.sqrt(largest / (4 * self._length))
+
+    def _checked(self, points: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return new points `[S, n, C]` and their counts `[S]`, where the stream's are and of its types."""
+        series, channels = len(self._held.points), self._channels
+        points = points.unsqueeze(0) if points.dim() == 2 else points
+        if points.dim() != 3 or points.shape[0] != series or points.shape[2] != channels:
+            raise TitansError(
+                f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {channels}]"
+            )
+        points, steps = points.to(self._held.points), points.shape[1]
+        counts = torch.full((series,), steps) if counts is None else counts
+        if counts.shape != (series,) or counts.is_floating_point() or bool(((counts < 0) | (counts > steps)).any()):
+            raise TitansError(f"counts must hold a whole number from 0 to {steps} for each of {series} series")
+        counts = counts.to(self._held.filled)
+        real = torch.arange(steps, device=counts.device) < counts.unsqueeze(1)
+        largest = self._largest
+        if bool((real.unsqueeze(-1) & (points.abs() > largest)).any()):
+            raise TitansError(f"a new point is beyond ±{largest:.0e}: scale the series, and let NaN stand for a gap")
+        return points, counts
+
+    def _push(self, held: Held, points: Tensor, counts: Tensor) -> Held:
+        """Append at most L points to each series, in place, and hand over the oldest window where two are whole."""
+        kept, filled, state = held
+        real = torch.arange(points.shape[1], device=points.device) < counts.unsqueeze(1)
         rows, columns = real.nonzero(as_tuple=True)
-        self._points[rows, self._filled[rows] + columns] = points[rows, columns]
-        self._filled = self._filled + counts
-        whole = self._filled >= 2 * self._length
+        kept[rows, filled[rows] + columns] = points[rows, columns]
+        filled = filled + counts
+        whole = filled >= 2 * self._length
         if not bool(whole.any()):
-            return
-        if self.memory:
-            self._learn(whole)
-        moved = self._points.roll(-self._length, 1)
+            return Held(kept, filled, state)
+        if state is not None:
+            state = self._learn(state, kept[:, : self._length], whole)
+        moved = kept.roll(-self._length, 1)
         moved[:, -self._length :] = torch.nan
-        self._points = torch.where(whole.view(-1, 1, 1), moved, self._points)
-        self._filled = self._filled - self._length * whole
+        return Held(torch.where(whole.view(-1, 1, 1), moved, kept), filled - self._length * whole, state)
 
-    @torch.no_grad()  # or the state would hold on to the graph of all that it was made from
-    def _learn(self, whole: Tensor) -> None:
+    def _learn(self, state: MemoryState, window: Tensor, whole: Tensor) -> MemoryState:
         """Have the memories of some series read their oldest window."""
-        before = self._start() if self._state is None else self._state
-        after = self._read(self._points[:, : self._length], before, True).cache
+        after = self._read(window, state, True).cache
         assert after is not None  # asked for
-        rows = whole.repeat_interleave(before.rows // len(whole))
-        self._state = after.where(rows, before)
-
-    @torch.no_grad()
-    def _start(self) -> MemoryState:
-        rows = len(self._points) * (1 if self.model.config.channel_mixing else self._channels)
-        return self.model.initial_state(rows)
+        return after.where(whole.repeat_interleave(state.rows // len(whole)), state)
 
     def _read(
         self, window: Tensor, cache: MemoryState | None, use_cache: bool, horizon: Tensor | None = None
@@ -218,14 +301,16 @@ class ForecastStream:
         )
 
     def _covariates(self, known: Tensor | None, steps: int) -> Tensor | None:
-        """Check the covariates of some steps."""
-        expected = (len(self._points), steps, self.model.config.num_future_covariates)
-        if not expected[2] and known is None:
+        """Check the covariates of some steps; None where the model has none."""
+        count = self.model.config.num_future_covariates
+        if known is None and not count:
             return None
-        if known is None or tuple(known.shape) != expected or not expected[2]:
-            found = "missing" if known is None else f"of the shape {tuple(known.shape)}"
-            raise TitansError(f"the covariates are {found}, expected {list(expected) if expected[2] else 'none'}")
-        known = known.to(self._points)
-        if not bool(known.isfinite().all()):
-            raise TitansError("a covariate is NaN or infinite: covariates must be known")
-        return known
+        return self._known("future", known, [len(self._held.points), steps, count]).to(self._held.points)
+
+    def _known(self, kind: str, x: Tensor | None, expected: list[int]) -> Tensor:
+        if x is None or list(x.shape) != expected or not expected[-1]:
+            found = "missing" if x is None else f"of the shape {tuple(x.shape)}"
+            raise TitansError(f"the {kind} covariates are {found}, expected {expected if expected[-1] else 'none'}")
+        if not bool(x.isfinite().all()):
+            raise TitansError(f"one of the {kind} covariates is NaN or infinite: covariates must be known")
+        return x.detach().to(self.model.device)

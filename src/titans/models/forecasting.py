@@ -84,12 +84,17 @@ class TitansForForecasting(TitansStack):
         """Forecast what follows a window.
 
         Args:
-            past_values: the window `[B, L, C]`. A shorter history is padded on the left, as not observed.
+            past_values: the window `[B, L, C]`, of any number type. A shorter history is padded on the left, as not
+                observed. A deviation far below 0.003 counts as none, since the norm adds 1e-5 to the variance.
             future_values: what came `[B, H, C]`, for the loss; NaN where it is missing, which does not count.
-            observed: `[B, L, C]`, bool, False where a value is missing, whatever stands there. Default: all are.
-            future_covariates: `[B, L + H, F]`, known of the window and the horizon, on a scale of about 1.
+            observed: `[B, L, C]`, bool, False where a value is missing, whatever stands there. Default: all are. The
+                model sees a missing value as the mean of the channel's others (as 0 if it does not normalise), and no
+                token in which all are missing. A channel without any is forecast as if its mean and deviation were 0.
+            future_covariates: `[B, L + H, F]`, known of the window and the horizon, on a scale of about 1. Those of a
+                step of the horizon act on this step alone.
             static_covariates: `[B, S]`, known of each series, on a scale of about 1.
-            cache: what the memory held after the window before; it is not modified. None: a new stream.
+            cache: what the memory held after the window before, of the same series; it is not modified. None: a new
+                stream.
             use_cache: return the cache. Default: the configuration's in evaluation, False in training.
             **kwargs: ignored.
 
@@ -97,29 +102,33 @@ class TitansForForecasting(TitansStack):
             The forecast, on the scale of the values; `loss`, on that scale too, with `future_values`.
 
         Raises:
-            ValueError: shapes that are not those of the configuration, or an observed value that is not finite.
+            ValueError: shapes that are not those of the configuration; an observed value or a covariate that is not
+                finite, or too large to be squared; a cache of other series.
         """
         self._check(past_values, future_values, observed, future_covariates, static_covariates)
+        past_values = past_values.to(torch.promote_types(past_values.dtype, torch.float32))
         if observed is not None:
             past_values = torch.where(observed, past_values, 0.0)
-        if not torch.compiler.is_compiling() and not bool(past_values.isfinite().all()):
-            raise ValueError("past_values holds NaN or infinity: mark missing values as not observed")
         x, mean, scale = self._normalise(past_values.transpose(1, 2), observed)  # [B, C, L]
-        tokens, mask = self._tokens(x, observed, future_covariates, static_covariates)
+        self._check_numbers(scale if self.config.normalize else x, future_covariates, static_covariates)
+        x, known = x.to(self.dtype), None if future_covariates is None else future_covariates.to(self.dtype)
+        static = None if static_covariates is None else static_covariates.to(self.dtype)
+        tokens, mask = self._tokens(x, observed, known, static)
+        self._check_cache(cache, len(tokens))
         hidden, state = self.read(self.dropout(tokens), cache, mask, use_cache)
-        y = self._head(self.dropout(hidden), future_covariates, x.shape[1])  # [B, C, H, Q]
+        y = self._head(self.dropout(hidden), known, x.shape[1])  # [B, C, H, Q]
         y = (y + self.linear(x).unsqueeze(-1)).sort(-1).values * scale.unsqueeze(-1) + mean.unsqueeze(-1)
         levels = y.transpose(1, 2)  # [B, H, C, Q]
         quantiles = self.config.quantiles
         prediction = levels[..., quantiles.index(0.5) if quantiles else 0]
         loss = None
         if future_values is not None:
-            loss = self._loss(prediction, levels, future_values)
+            loss = self._loss(prediction, levels, future_values.to(levels.dtype))
         return ForecastOutput(loss=loss, prediction=prediction, quantiles=levels if quantiles else None, cache=state)
 
     @torch.no_grad()
     def forecast(self, past_values: Tensor, **kwargs: Any) -> ForecastOutput:
-        """Do as `forward` does, in evaluation mode and without gradients.
+        """Do as `forward` does, in evaluation mode and without gradients; the mode of each module is left as it was.
 
         Args:
             past_values: as in `forward`.
@@ -131,12 +140,13 @@ class TitansForForecasting(TitansStack):
         Raises:
             ValueError: as `forward`.
         """
-        training = self.training
+        modes = [(module, module.training) for module in self.modules()]
         try:
             self.train(False)
             output: ForecastOutput = self(past_values, **kwargs)
         finally:
-            self.train(training)
+            for module, mode in modes:
+                module.training = mode
         return output
 
     def _normalise(self, x: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -239,3 +249,25 @@ class TitansForForecasting(TitansStack):
                 raise ValueError(f"{name} has shape {found}: expected {'none' if expected is None else list(expected)}")
         if observed is not None and observed.dtype != torch.bool:
             raise ValueError(f"observed is {observed.dtype}: expected torch.bool, False where a value is missing")
+
+    def _check_numbers(self, past: Tensor, known: Tensor | None, static: Tensor | None) -> None:
+        """Refuse what is not finite; `past` is the window's scale, or the window where it has none."""
+        if torch.compiler.is_compiling():  # a compiled graph must not wait for values
+            return
+        if not bool(past.isfinite().all()):
+            raise ValueError(
+                "past_values holds NaN, infinity or numbers too large to be squared: mark missing values as not "
+                "observed, and scale large ones"
+            )
+        for name, x in (("future_covariates", known), ("static_covariates", static)):
+            if x is not None and not bool(x.isfinite().all()):
+                raise ValueError(f"{name} holds NaN or infinity: fill in what is not known")
+
+    def _check_cache(self, cache: MemoryState | None, rows: int) -> None:
+        """Refuse memories of other series, which would be repeated as those of beams are, in no order of channels."""
+        held = next(cache.tensors(), None) if isinstance(cache, MemoryState) else None
+        if held is not None and len(held) != rows:
+            raise ValueError(
+                f"the cache holds {len(held)} memories and the window {rows} "
+                f"{'series' if self.config.channel_mixing else 'channels of series'}: pass a cache of the same ones"
+            )

@@ -22,10 +22,11 @@ class TitansForecastingConfig(StackConfig):
         channel_mixing: a patch holds all channels; off: each channel is a sequence of its own, under shared weights.
             Default: on for variates, which cannot do without, off for patches.
         patch_length: time steps of a patch. Default 16.
-        patch_stride: time steps from patch to patch. Default 8.
+        patch_stride: time steps from patch to patch, at most `patch_length`. Default 8.
         normalize: take the window's mean and deviation off each channel and put them back on the forecast
             (reversible instance norm). Default True.
-        loss: "mse", "mae" or "huber", on the normalised scale of the data; without quantiles. Default "mse".
+        loss: "mse", "mae" or "huber" (at 1 from squared to absolute), on the scale of the values; without quantiles.
+            Default "mse".
         quantiles: levels between 0 and 1 to forecast, trained by the pinball loss; 0.5 must be among them and is the
             point forecast. Default None: the point alone.
         num_future_covariates: covariates F known for the window and the horizon. Default 0.
@@ -64,6 +65,9 @@ class TitansForecastingConfig(StackConfig):
         """Fill in derived defaults and refuse what cannot work, before anything is built."""
         if self.channel_mixing is None:
             self.channel_mixing = self.tokens == "variate"
+        levels: Any = self.quantiles
+        if isinstance(levels, tuple):
+            self.quantiles = list(levels)  # as JSON gives them back
         super().__post_init__(**kwargs)
 
     @property
@@ -78,6 +82,9 @@ class TitansForecastingConfig(StackConfig):
         for name, allowed in (("tokens", TOKENS), ("loss", LOSSES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(allowed)}")
+        for name in ("channel_mixing", "normalize"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
 
     def _check_sizes(self) -> None:
         super()._check_sizes()
@@ -85,8 +92,9 @@ class TitansForecastingConfig(StackConfig):
             self._check_whole(name, 1)
         for name in ("num_future_covariates", "num_static_covariates"):
             self._check_whole(name, 0)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout!r} must be at least 0 and below 1")
+        dropout: Any = self.dropout
+        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:  # not, for NaN
+            raise ValueError(f"dropout={self.dropout!r} must be a number of at least 0 and below 1")
 
     def _check_fit(self, memory_heads: int) -> None:
         super()._check_fit(memory_heads)
@@ -96,8 +104,15 @@ class TitansForecastingConfig(StackConfig):
             raise ValueError(
                 f"patch_length={self.patch_length} is longer than the window, context_length={self.context_length}"
             )
+        if self.tokens == "patch" and self.patch_stride > self.patch_length:
+            raise ValueError(
+                f"patch_stride={self.patch_stride} is longer than a patch, patch_length={self.patch_length}: the steps "
+                "between patches would not be read"
+            )
         if self.quantiles is not None:
-            levels = self.quantiles
+            levels: Any = self.quantiles
+            if not isinstance(levels, list) or not all(isinstance(q, float) for q in levels):
+                raise ValueError(f"quantiles={levels!r} must be a list of numbers between 0 and 1")
             if not all(0 < q < 1 for q in levels) or sorted(set(levels)) != levels:
                 raise ValueError(f"quantiles={levels!r} must rise from above 0 to below 1")
             if 0.5 not in levels:
