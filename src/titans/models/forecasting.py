@@ -170,6 +170,8 @@ class TitansForForecasting(TitansStack):
         """Embed a normalised window: tokens `[R, N, D]` and which of them hold anything observed, `[R, N]`."""
         tokens = self.embed(self._cut(x))
         mask = None if observed is None else self._cut(observed.transpose(1, 2)).any(-1)
+        if mask is not None and not torch.compiler.is_compiling() and bool(mask.all()):
+            mask = None  # as usual, where only some values are missing: without padding the mixers are faster
         repeats = len(tokens) // len(x)  # rows of a window
         if known is not None:
             covariates = known[:, : self.config.context_length].transpose(1, 2)  # [B, F, L]
