@@ -92,8 +92,7 @@ def errors(model: Any, values: Tensor, length: int, horizon: int, way: str, stop
     for now in range(length, values.shape[1] - horizon + 1, step):
         forecast = stream.forecast().prediction
         found.append(F.mse_loss(forecast, values[:, now : now + horizon]).item())
-        stream.memory = stream.memory and not (way == "stopped" and len(found) >= stop)
-        stream.update(values[:, now : now + step])
+        stream.update(values[:, now : now + step], learn=way != "stopped" or len(found) < stop)
     return found
 
 

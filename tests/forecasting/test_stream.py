@@ -544,3 +544,18 @@ def test_weights_that_change_meanwhile(make, tmp_path):
     with pytest.raises(TitansError, match="weights have changed since this state's stream began"):
         stream.save(tmp_path / "stream")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_memory_that_does_not_learn_stays(make, close):
+    model = make()
+    points = series(model, 8 * model.config.context_length)
+    half = points.shape[1] // 2
+    stream = fed(model, points[:, :half])
+    state = stream._held.state
+    stream.update(points[:, half:], learn=False)
+    assert stream._held.state is state
+    window = points[:, -model.config.context_length :]
+    expected = model.forecast(window, observed=window.isfinite(), cache=state, use_cache=False)
+    close(stream.forecast().prediction, expected.prediction, 1e-10)
+    learning = fed(model, points)
+    assert not torch.allclose(learning.forecast().prediction, expected.prediction, atol=1e-6)

@@ -382,14 +382,14 @@ def _memories(state):
 # Rows and channels -----------------------------------------------------------------------------------------
 
 
-def test_rows_are_independent(make, kind, close, same):
+def test_rows_are_independent(make, kind, close):
     model, past, extras, observed = make(*kind, **EXTRAS), window(3), covariates(3), gaps(3)
     out = model(past, observed=observed, **extras)
     changed = past.clone()
     changed[1:] = -5 * changed[1:] + 70
     others = {name: torch.cat([x[:1], 3 - x[1:]]) for name, x in extras.items()}
     found = model(changed, observed=torch.cat([observed[:1], ~observed[1:]]), **others).quantiles
-    same(found[0], out.quantiles[0])
+    close(found[0], out.quantiles[0], 1e-12)  # not equal to the bit: without padding mixers calculate otherwise
     assert not torch.equal(found[1], out.quantiles[1])
     for row in range(3):
         here = slice(row, row + 1)

@@ -85,7 +85,7 @@ class ForecastStream:
         width = channels + config.num_future_covariates
         points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device, dtype=dtype)
         state = None
-        if memory and VARIANTS[config.variant]:
+        if memory and any(VARIANTS[config.variant]):
             with torch.no_grad():
                 state = model.initial_state(series * (1 if config.channel_mixing else channels))
         self._held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)
@@ -107,7 +107,14 @@ class ForecastStream:
         return points.nbytes + filled.nbytes + (0 if state is None else state.nbytes)
 
     @torch.no_grad()
-    def update(self, points: Tensor, counts: Tensor | None = None, future_covariates: Tensor | None = None) -> None:
+    def update(
+        self,
+        points: Tensor,
+        counts: Tensor | None = None,
+        future_covariates: Tensor | None = None,
+        *,
+        learn: bool = True,
+    ) -> None:
         """Read new points: all of them or, where that is interrupted or refused, none.
 
         Args:
@@ -115,6 +122,7 @@ class ForecastStream:
             counts: how many of them are new in each series `[S]`; the rest, on the right, is padding, whatever stands
                 there. Default: n.
             future_covariates: the covariates of the new points `[S, n, F]`, where the model has some.
+            learn: False: the memory stays as it is; the windows that become whole are not read. Default True.
 
         Raises:
             TitansError: points of another shape, one that is infinite or too large to be squared, counts that are none,
@@ -125,7 +133,8 @@ class ForecastStream:
             points = torch.cat([points, known], -1)
         held = self._held._replace(points=self._held.points.clone())
         for start in range(0, points.shape[1], self._length):  # at most one window becomes whole with each
-            held = self._push(held, points[:, start : start + self._length], (counts - start).clamp(0, self._length))
+            some = points[:, start : start + self._length]
+            held = self._push(held, some, (counts - start).clamp(0, self._length), learn)
         self._held = held  # at once
 
     def forecast(self, future_covariates: Tensor | None = None) -> ForecastOutput:
@@ -261,7 +270,7 @@ class ForecastStream:
             raise TitansError(f"a new point is beyond ±{largest:.0e}: scale the series, and let NaN stand for a gap")
         return points, counts
 
-    def _push(self, held: Held, points: Tensor, counts: Tensor) -> Held:
+    def _push(self, held: Held, points: Tensor, counts: Tensor, learn: bool) -> Held:
         """Append at most L points to each series, in place, and hand over the oldest window where two are whole."""
         kept, filled, state = held
         real = torch.arange(points.shape[1], device=points.device) < counts.unsqueeze(1)
@@ -271,7 +280,7 @@ class ForecastStream:
         whole = filled >= 2 * self._length
         if not bool(whole.any()):
             return Held(kept, filled, state)
-        if state is not None:
+        if state is not None and learn:
             state = self._learn(state, kept[:, : self._length], whole)
         moved = kept.roll(-self._length, 1)
         moved[:, -self._length :] = torch.nan
