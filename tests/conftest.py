@@ -30,13 +30,23 @@ SIZES = {
     "memory_expansion": 2,
     "memory_chunk_size": 3,
 }
-BASELINES = ("retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2")
-VARIANTS = ("lmm", "mac", "mag", "mal", "transformer", "swa", "rmt", *BASELINES)
+VARIANTS = ("lmm", "mac", "mag", "mal", "transformer", "swa", "rmt", "gated-deltanet")
+# Their states are of the same kinds as those above, and their layers are tested with every switch.
+ALIKE = (
+    "retnet",
+    "gla",
+    "deltanet",
+    "mamba2",
+    "ttt-linear",
+    "gated-deltanet-h2",
+    "mamba",
+    "mag-channelwise",
+    "mal-bare",
+)
 TOKEN = {"memory_rule": "token", "memory_depth": 1}
 BARE = {"num_persistent_tokens": 0, "memory_convolution": False, "memory_momentum": False, "memory_forgetting": False}
 MODELS = {  # layers alone are tested with every switch; here, with each variant, those that change its state
-    **{variant: {"variant": variant} for variant in VARIANTS},
-    "ttt-linear": {"variant": "ttt-linear"},
+    **{variant: {"variant": variant} for variant in (*VARIANTS, *BASELINES, "ttt-linear")},
     "gated-deltanet-h2": {"variant": "gated-deltanet-h2", "num_hidden_layers": 3},
     "lmm-token": {"variant": "lmm", **TOKEN},
     "mac-retrieved": {"variant": "mac", "num_retrieved_tokens": 3},
@@ -159,12 +169,16 @@ def make_model(scrambled):
     return make_model
 
 
-@pytest.fixture(scope="session", params=MODELS)
+def _params(names):
+    return [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in names]
+
+
+@pytest.fixture(scope="session", params=_params(MODELS))
 def model(request, make_model):
     """Every variant, and every switch at least once."""
     return make_model(**MODELS[request.param])
 
 
-@pytest.fixture(scope="session", params=VARIANTS)
+@pytest.fixture(scope="session", params=_params((*VARIANTS, *BASELINES)))
 def variant(request):
     return request.param

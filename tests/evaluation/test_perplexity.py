@@ -32,7 +32,7 @@ def direct(model, texts, bos=(256,)):
 
 
 @pytest.mark.parametrize("piece_length", [1, 5, 1000])
-@pytest.mark.parametrize("variant", ["lmm", "mac", "mag", "mal", "swa", "mamba2", "gated-deltanet"])
+@pytest.mark.parametrize("variant", ["lmm", "mac", "swa", "gated-deltanet"])
 def test_equals_whole_document_forward(make_model, variant, piece_length):
     model = make_model(variant)
     losses = direct(model, TEXTS)
