@@ -32,17 +32,8 @@ SIZES = {
 }
 VARIANTS = ("lmm", "mac", "mag", "mal", "transformer", "swa", "rmt", "gated-deltanet")
 # Their states are of the same kinds as those above, and their layers are tested with every switch.
-ALIKE = (
-    "retnet",
-    "gla",
-    "deltanet",
-    "mamba2",
-    "ttt-linear",
-    "gated-deltanet-h2",
-    "mamba",
-    "mag-channelwise",
-    "mal-bare",
-)
+BASELINES = ("retnet", "gla", "deltanet", "mamba", "mamba2")
+ALIKE = (*BASELINES, "ttt-linear", "gated-deltanet-h2", "mag-channelwise", "mal-bare")
 TOKEN = {"memory_rule": "token", "memory_depth": 1}
 BARE = {"num_persistent_tokens": 0, "memory_convolution": False, "memory_momentum": False, "memory_forgetting": False}
 MODELS = {  # layers alone are tested with every switch; here, with each variant, those that change its state
