@@ -67,7 +67,7 @@ class TitansForecaster:
         seed: of the weights and of training; the same seed gives the same forecasts. Default 0.
         seconds: of training, at most. Default: no limit.
         **config: further fields of `TitansForecastingConfig`, such as `hidden_size`. Patches are by default a quarter
-            of a window long, at most 16 steps, and overlap by half.
+            of a window long, at most 16 steps, and overlap by half; they are cut to a window that is chosen here.
 
     Raises:
         TitansError: a setting is out of range, or there is none of this name.
@@ -335,11 +335,13 @@ class TitansForecaster:
 
     def _configure(self, length: int, statics: int) -> TitansForecastingConfig:
         patch = self.config.get("patch_length", min(16, max(length // 4, 1)))
+        if self.context_length is None and isinstance(patch, int):
+            patch = min(patch, length)  # nobody asked for this window
         fields = {
-            "patch_length": patch,
             "patch_stride": max(patch // 2, 1) if isinstance(patch, int) else patch,
             "quantiles": self.quantiles,
             **self.config,
+            "patch_length": patch,
         }
         try:
             return TitansForecastingConfig(

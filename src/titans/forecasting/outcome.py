@@ -119,7 +119,7 @@ def forecast(
     start, table = time.monotonic(), _select(table, columns)
     steps = len(table.frame)
     settings: dict[str, Any] = {"variant": variant, "context_length": context_length, "seed": seed, "seconds": seconds}
-    forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **IN_MINUTES)
+    forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **_in_minutes(context_length))
     needed = 2 * horizon + MINIMUM_POINTS
     if steps < needed:
         raise TitansError(
@@ -144,6 +144,12 @@ def forecast(
         "took": f"{time.monotonic() - start:.0f} s",
     }
     return Outcome(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
+
+
+def _in_minutes(context_length: int | None) -> dict[str, Any]:
+    """The settings, with patches no longer than a window that was asked for."""
+    lengths = {name: value for name, value in IN_MINUTES.items() if name.startswith("patch_")}
+    return IN_MINUTES | {name: min(value, context_length or value) for name, value in lengths.items()}
 
 
 def _select(table: Table, columns: Sequence[str] | None) -> Table:
