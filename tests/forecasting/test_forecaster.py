@@ -455,3 +455,11 @@ def test_a_step_carries_memory_and_counts_what_is_there():
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
     alone = model(past[:, 1]).prediction
     assert not torch.allclose(alone, second.prediction, atol=1e-6)
+
+
+def test_a_backtest_takes_missing_covariates_and_rows_for_their_mean():
+    data = frame(known=np.arange(70.0))
+    data.loc[66, "known"] = np.nan
+    found = TitansForecaster(4, future_covariates=["known"], **QUICK).backtest(data.drop(index=68), windows=2)
+    assert found.forecasts[COLUMNS].notna().all(axis=None)
+    assert found.forecasts["y"].isna().sum() == 1
