@@ -116,6 +116,9 @@ def test_targets_are_checked_first(titans, tmp_path):
     assert "is a folder: give a file" in titans("forecast", gone, "--out", tmp_path, status=2).stderr
     same = ("--out", tmp_path / "a", "--csv", tmp_path / "a")
     assert "give different files" in titans("forecast", gone, *same, status=2).stderr
+    result = titans("forecast", gone, "--out", tmp_path / "a", "--csv", gone, status=2)
+    assert "is the file to read: give another one" in result.stderr
+    assert "cannot be written" in titans("forecast", gone, "--out", "/proc/a.html", status=2).stderr
 
 
 @pytest.mark.parametrize(

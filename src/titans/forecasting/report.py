@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,15 @@ svg { display: block; width: 100%; height: auto; } svg text { font-family: syste
 """
 
 
-def check_targets(*paths: Path | None) -> None:
+def check_targets(*paths: Path | None, source: Path | None = None) -> None:
     """Refuse files that cannot be written, before the work is done, and make their folders.
 
     Args:
         *paths: the files; None: one that is not wanted.
+        source: what is read. Default: nothing.
 
     Raises:
-        TitansError: one is a folder, or two are the same.
+        TitansError: one is a folder or what is read, two are the same, or nothing can be written there.
     """
     given = [path for path in paths if path is not None]
     if len({path.resolve() for path in given}) < len(given):
@@ -71,7 +73,14 @@ def check_targets(*paths: Path | None) -> None:
     for path in given:
         if path.is_dir():
             raise TitansError(f"{path} is a folder: give a file to write")
+        if source is not None and path.resolve() == source.resolve():
+            raise TitansError(f"{path} is the file to read: give another one to write")
         path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except OSError as error:
+            raise TitansError(f"{path} cannot be written ({error.strerror}): give another folder") from error
 
 
 def write(path: Path, outcome: Outcome, name: str) -> None:
