@@ -186,3 +186,11 @@ def test_windows_shorter_than_the_usual_patch(monkeypatch, steps, context_length
     monkeypatch.setattr(outcome_module, "IN_MINUTES", settings)
     found = forecast(table(1, steps, pd.RangeIndex(steps)), HORIZON, context_length=context_length)
     assert f"windows of {expected} steps" in found.facts["model"]
+
+
+@pytest.mark.parametrize("frequency", ["min", "h", "D", "W-SUN", "MS"])
+def test_a_horizon_of_one_step_is_seen(frequency):
+    index = pd.date_range("2020-01-01", periods=40, freq=frequency, name="ds")
+    found = forecast(dataclasses.replace(table(1, 40, index), frequency=frequency), 1)
+    page = report.page(found, "x")  # and without a warning about the ticks
+    assert page.count("var(--ours)") > len(report._intervals(found.forecast)) + 2

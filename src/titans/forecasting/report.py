@@ -21,7 +21,7 @@ from titans.forecasting.long_frames import ID, TIME
 from titans.forecasting.outcome import Outcome
 
 MOST_PLOTS = 12
-SHOWN = 4  # horizons of history in a plot
+SHOWN, LEAST_SHOWN = 4, 48  # horizons of history in a plot, and its least steps
 # What is drawn in these becomes a variable of the style sheet, which knows the dark.
 INK, GRID, OURS, BACK = "#101112", "#d0d1d2", "#0b6e98", "#c4641a"
 VARIABLES = {INK: "var(--ink)", GRID: "var(--line)", OURS: "var(--ours)", BACK: "var(--back)"}
@@ -194,7 +194,7 @@ def _intervals(frame: pd.DataFrame) -> list[tuple[str, str]]:
 def _plot(outcome: Outcome, channel: str, salt: int) -> str:
     """Draw the end of a channel and its forecasts, as SVG that takes its colours from the page."""
     history = outcome.table.frame[channel].where(outcome.table.observed[channel])
-    history = history.iloc[-SHOWN * outcome.horizon :]
+    history = history.iloc[-max(SHOWN * outcome.horizon, LEAST_SHOWN) :]
     tested, ahead = (frame[frame[ID] == channel] for frame in (outcome.backtest.forecasts, outcome.forecast))
     tested = tested[tested[TIME] >= history.index[0]]
     with matplotlib.rc_context({**DRAWING, "svg.hashsalt": str(salt)}):
@@ -205,12 +205,13 @@ def _plot(outcome: Outcome, channel: str, salt: int) -> str:
             times = _times(pd.Index(frame[TIME]))
             for lower, upper in _intervals(frame):
                 axes.fill_between(times, frame[lower], frame[upper], color=colour, alpha=0.18, linewidth=0)
-            axes.plot(times, frame[NAME].to_numpy(), color=colour, linewidth=1.4)
+            marker = "." if len(frame) == 1 else None  # a line needs two points
+            axes.plot(times, frame[NAME].to_numpy(), color=colour, linewidth=1.4, marker=marker)
         axes.grid(color=GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
         if isinstance(history.index, pd.DatetimeIndex):
-            locator = AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
+            locator = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         buffer = io.StringIO()
