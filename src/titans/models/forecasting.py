@@ -97,13 +97,16 @@ class TitansForForecasting(TitansStack):
             The forecast, on the scale of the values; `loss`, on that scale too, with `future_values`.
 
         Raises:
-            ValueError: shapes that are not those of the configuration, or an observed value that is not finite.
+            ValueError: shapes that are not those of the configuration, or an observed value or a covariate that is not finite.
         """
         self._check(past_values, future_values, observed, future_covariates, static_covariates)
         if observed is not None:
             past_values = torch.where(observed, past_values, 0.0)
         if not torch.compiler.is_compiling() and not bool(past_values.isfinite().all()):
             raise ValueError("past_values holds NaN or infinity: mark missing values as not observed")
+        for name, covariates in (("future", future_covariates), ("static", static_covariates)):
+            if covariates is not None and not torch.compiler.is_compiling() and not bool(covariates.isfinite().all()):
+                raise ValueError(f"{name}_covariates holds NaN or infinity: fill missing ones in, with their mean")
         x, mean, scale = self._normalise(past_values.transpose(1, 2), observed)  # [B, C, L]
         tokens, mask = self._tokens(x, observed, future_covariates, static_covariates)
         hidden, state = self.read(self.dropout(tokens), cache, mask, use_cache)

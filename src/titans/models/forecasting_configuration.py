@@ -25,7 +25,7 @@ class TitansForecastingConfig(StackConfig):
         patch_stride: time steps from patch to patch. Default 8.
         normalize: take the window's mean and deviation off each channel and put them back on the forecast
             (reversible instance norm). Default True.
-        loss: "mse", "mae" or "huber", on the normalised scale of the data; without quantiles. Default "mse".
+        loss: "mse", "mae" or "huber", on the scale of the values that come in; without quantiles. Default "mse".
         quantiles: levels between 0 and 1 to forecast, trained by the pinball loss; 0.5 must be among them and is the
             point forecast. Default None: the point alone.
         num_future_covariates: covariates F known for the window and the horizon. Default 0.
@@ -64,6 +64,8 @@ class TitansForecastingConfig(StackConfig):
         """Fill in derived defaults and refuse what cannot work, before anything is built."""
         if self.channel_mixing is None:
             self.channel_mixing = self.tokens == "variate"
+        if isinstance(self.quantiles, tuple):
+            self.quantiles = list(self.quantiles)
         super().__post_init__(**kwargs)
 
     @property
@@ -85,7 +87,7 @@ class TitansForecastingConfig(StackConfig):
             self._check_whole(name, 1)
         for name in ("num_future_covariates", "num_static_covariates"):
             self._check_whole(name, 0)
-        if not 0 <= self.dropout < 1:
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r} must be at least 0 and below 1")
 
     def _check_fit(self, memory_heads: int) -> None:
@@ -98,7 +100,8 @@ class TitansForecastingConfig(StackConfig):
             )
         if self.quantiles is not None:
             levels = self.quantiles
-            if not all(0 < q < 1 for q in levels) or sorted(set(levels)) != levels:
+            numbers = isinstance(levels, list) and all(isinstance(q, int | float) for q in levels)
+            if not numbers or not all(0 < q < 1 for q in levels) or sorted(set(levels)) != levels:
                 raise ValueError(f"quantiles={levels!r} must rise from above 0 to below 1")
             if 0.5 not in levels:
                 raise ValueError(f"quantiles={levels!r} must hold 0.5, which is the point forecast")
