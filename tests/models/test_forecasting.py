@@ -7,6 +7,7 @@ from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
 SMALL = {"context_length": 16, "horizon": 4, "patch_length": 4, "patch_stride": 4, "hidden_size": 8}
+MIXED = {"channel_mixing": True, "num_channels": 3}
 COVARIATES = {"num_future_covariates": 2, "num_static_covariates": 1}
 
 
@@ -21,7 +22,7 @@ def inputs(**changed):
     return {name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()} | changed
 
 
-@pytest.mark.parametrize("fields", [{}, {"channel_mixing": True, "num_channels": 3}, {"tokens": "variate", "num_channels": 3}])
+@pytest.mark.parametrize("fields", [{}, MIXED, MIXED | {"tokens": "variate"}])
 def test_kinds_of_tokens_with_covariates_and_quantiles(fields, tmp_path):
     one = model(quantiles=(0.1, 0.5, 0.9), **COVARIATES, **fields)
     output = one.forecast(**inputs(), future_values=torch.ones(2, 4, 3))

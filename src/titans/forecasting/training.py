@@ -301,4 +301,4 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 def _check(**settings: float) -> None:
     for name, value in settings.items():
         if not value > 0 or (name == "learning_rate" and math.isinf(value)):
-            raise TitansError(f"{name} is {value}, expected a number above 0")
+            raise TitansError(f"{name} is {value}, expected more than 0")
