@@ -101,6 +101,7 @@ def test_binary_and_missing_files(titans, tmp_path):
         (("--horizon", "0"), "--horizon"),
         (("--horizon", "70"), "or a horizon of at most 58"),
         (("--context-length", "3"), "--context-length"),
+        (("--context-length", "100000"), "a window of 100,000 steps is longer than the series, which have 120"),
         (("--minutes", "nan"), "--minutes"),
     ],
 )

@@ -126,6 +126,8 @@ def forecast(
             f"there are {steps:,} steps of time, but a forecast of {horizon:,} and its back-test need at least "
             f"{needed:,}: give a longer history, or a horizon of at most {max((steps - MINIMUM_POINTS) // 2, 1):,}"
         )
+    if context_length is not None and context_length > steps:
+        raise TitansError(f"a window of {context_length:,} steps is longer than the series, which have {steps:,}")
     origins = min(max(int(steps * HELD_OUT) // horizon, 1), MOST_ORIGINS)
     long = to_long(dataclasses.replace(table, frame=table.frame.where(table.observed)))
     backtest = forecaster.backtest(long, windows=origins, progress=progress)
