@@ -97,7 +97,7 @@ class TitansForForecasting(TitansStack):
             The forecast, on the scale of the values; `loss`, on that scale too, with `future_values`.
 
         Raises:
-            ValueError: shapes that are not those of the configuration, or an observed value or covariate that is not finite.
+            ValueError: shapes that are not those of the configuration, or a value or covariate that is not finite.
         """
         self._check(past_values, future_values, observed, future_covariates, static_covariates)
         if observed is not None:
