@@ -51,7 +51,7 @@ def run(benchmark: Benchmark, seed: int, **settings: Any) -> dict[str, Any]:
         "seed": seed,
         **settings,
         "validation_mse": history.validation_mse,
-        "best_epoch": history.best + 1,
+        "best_epoch": history.best,
         **scores._asdict(),
         "seconds": round(time.monotonic() - start, 1),
     }

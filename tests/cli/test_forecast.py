@@ -101,6 +101,7 @@ def test_binary_and_missing_files(titans, tmp_path):
         (("--horizon", "0"), "--horizon"),
         (("--horizon", "70"), "or a horizon of at most 58"),
         (("--context-length", "3"), "--context-length"),
+        (("--context-length", "100000"), "a window of 100,000 steps is longer than the series, which have 120"),
         (("--minutes", "nan"), "--minutes"),
     ],
 )
@@ -116,6 +117,9 @@ def test_targets_are_checked_first(titans, tmp_path):
     assert "is a folder: give a file" in titans("forecast", gone, "--out", tmp_path, status=2).stderr
     same = ("--out", tmp_path / "a", "--csv", tmp_path / "a")
     assert "give different files" in titans("forecast", gone, *same, status=2).stderr
+    result = titans("forecast", gone, "--out", tmp_path / "a", "--csv", gone, status=2)
+    assert "is the file to read: give another one" in result.stderr
+    assert "cannot be written" in titans("forecast", gone, "--out", "/proc/a.html", status=2).stderr
 
 
 @pytest.mark.parametrize(

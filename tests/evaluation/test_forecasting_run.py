@@ -192,3 +192,11 @@ def test_damaged_files_are_refused(evaluation, tmp_path):
 def test_divergence_names_the_run(evaluation, tmp_path):
     with pytest.raises(TitansError, match=r"^dlinear, horizon 4, seed 0: training diverged"):
         evaluation.run(tmp_path, ["dlinear"], 1, learning_rate=1e30)
+
+
+def test_divergence_of_ours_is_a_sentence_too(evaluation, tmp_path):
+    with pytest.raises(TitansError, match=r"^lmm, horizon 4, seed 0: training diverged .* lower the learning rate"):
+        evaluation.run(tmp_path, ["lmm"], 1, learning_rate=1e9, epochs=1)
+    for setting in ("learning_rate", "minutes"):
+        with pytest.raises(TitansError, match="is inf, expected more than 0, and finite"):
+            evaluation.run(tmp_path / "x", ["repeat"], 1, **{setting: math.inf})

@@ -364,6 +364,9 @@ def test_before_fit():
     ({"horizon": 4, "learning_rate": 0}, "learning_rate is 0"),
     ({"horizon": 4, "seconds": -1}, "seconds is -1"),
     ({"horizon": 4, "seed": -1}, "seed is -1"),
+    ({"horizon": 4, "seed": 2**64}, "seed is 18446744073709551616"),
+    ({"horizon": 4, "frequency": "often"}, '"often" is not a frequency'),
+    ({"horizon": 4, "future_covariates": None}, "future_covariates are None"),
     ({"horizon": 4, "quantiles": [0.1, 0.5]}, "come in pairs"),
     ({"horizon": 4, "quantiles": [0, 1]}, "come in pairs"),
     ({"horizon": 4, "quantiles": "high"}, "come in pairs"),
@@ -453,3 +456,17 @@ def test_a_step_carries_memory_and_counts_what_is_there():
     assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
     alone = model(past[:, 1]).prediction
     assert not torch.allclose(alone, second.prediction, atol=1e-6)
+
+
+def test_a_backtest_takes_missing_covariates_and_rows_for_their_mean():
+    data = frame(known=np.arange(70.0))
+    data.loc[66, "known"] = np.nan
+    found = TitansForecaster(4, future_covariates=["known"], **QUICK).backtest(data.drop(index=68), windows=2)
+    assert found.forecasts[COLUMNS].notna().all(axis=None)
+    assert found.forecasts["y"].isna().sum() == 1
+
+
+def test_a_frequency_may_be_a_pandas_offset(tmp_path):
+    model = TitansForecaster(4, frequency=pd.offsets.Hour(), **QUICK).fit(frame())
+    model.save(tmp_path)
+    assert TitansForecaster.load(tmp_path).settings == model.settings

@@ -15,6 +15,7 @@ from titans.forecasting import outcome as outcome_module
 from titans.forecasting import report
 from titans.forecasting.frames import Table
 from titans.forecasting.outcome import forecast
+from titans.forecasting.settings import IN_MINUTES
 
 HORIZON = 6
 
@@ -176,3 +177,20 @@ def test_targets(tmp_path):
         report.check_targets(tmp_path, None)
     with pytest.raises(TitansError, match="two results"):
         report.check_targets(tmp_path / "a", tmp_path / "b" / ".." / "a")
+
+
+@pytest.mark.parametrize(("steps", "context_length", "expected"), [(40, None, 6), (40, 5, 5), (20, None, 4)])
+def test_windows_shorter_than_the_usual_patch(monkeypatch, steps, context_length, expected):
+    settings = {"windows": 1, "epochs": 1, "patch_length": 16, "patch_stride": 16}
+    assert settings.items() <= (IN_MINUTES | {"epochs": 1}).items()
+    monkeypatch.setattr(outcome_module, "IN_MINUTES", settings)
+    found = forecast(table(1, steps, pd.RangeIndex(steps)), HORIZON, context_length=context_length)
+    assert f"windows of {expected} steps" in found.facts["model"]
+
+
+@pytest.mark.parametrize("frequency", ["min", "h", "D", "W-SUN", "MS"])
+def test_a_horizon_of_one_step_is_seen(frequency):
+    index = pd.date_range("2020-01-01", periods=40, freq=frequency, name="ds")
+    found = forecast(dataclasses.replace(table(1, 40, index), frequency=frequency), 1)
+    page = report.page(found, "x")  # and without a warning about the ticks
+    assert page.count("var(--ours)") > len(report._intervals(found.forecast)) + 2

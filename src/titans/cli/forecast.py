@@ -42,7 +42,7 @@ def forecast(
     """
     from titans.forecasting.report import check_targets, write, write_csv
 
-    check_targets(out, csv)  # what cannot be written is known before the work is done
+    check_targets(out, csv, source=table)  # what cannot be written is known before the work is done
     from titans.forecasting.frames import read_csv
     from titans.forecasting.outcome import forecast as work
 

@@ -122,9 +122,9 @@ class Evaluation:
         runs = self._plan(models, seeds)
         given = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
         changes = {name: value for name, value in given.items() if value is not None}
-        for name, value in {**changes, "minutes": math.inf if minutes is None else minutes}.items():
-            if not value > 0:
-                raise TitansError(f"{name.replace('_', ' ')} is {value}, expected more than 0")
+        for name, value in {**changes, "minutes": 1.0 if minutes is None else minutes}.items():
+            if not 0 < value < math.inf:
+                raise TitansError(f"{name.replace('_', ' ')} is {value}, expected more than 0, and finite")
         store = Store(folder, self._settings(changes, minutes))
         clock = _Clock(minutes, sum(run.seed is not None and run not in store for run in runs))
         for number, run in enumerate(runs):

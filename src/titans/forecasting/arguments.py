@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from titans.errors import TitansError
@@ -39,7 +40,7 @@ def check_levels(quantiles: Any) -> list[float] | None:
 
 def check_names(names: Any) -> list[str]:
     """Return the names of covariates as a list."""
-    listing = [names] if isinstance(names, str) else list(names)
+    listing = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
     wrong = [name for name in listing if not isinstance(name, str) or name in (ID, TIME, TARGET)]
     if wrong or len(set(listing)) < len(listing):
         raise TitansError(

@@ -73,11 +73,13 @@ def backtest(
     _check_lengths(panel, held_out, horizon, windows)
     ends = [len(one.y) - held_out for one in panel.series]
     forecaster.fit(_rows(panel, [slice(end) for end in ends]), static_df, progress)
-    season_ = season(panel.frequency)
+    season_, ledger = season(panel.frequency), forecaster.ledger
+    assert ledger is not None  # it was fitted
+    means = dict(zip(ledger.covariates, ledger.covariate_mean, strict=True))  # what a missing covariate counts as
     parts = []
     for _ in range(windows):
         ahead = _rows(panel, [slice(end, end + horizon) for end in ends])
-        part = forecaster.predict(ahead)
+        part = forecaster.predict(ahead.fillna(means))
         part.insert(2, CUTOFF, forecaster.cutoffs.repeat(horizon))
         part.insert(3, TARGET, ahead[TARGET].to_numpy())
         part[NAIVE] = np.concatenate([_naive(one.y[:end], season_, horizon) for one, end in _each(panel, ends)])

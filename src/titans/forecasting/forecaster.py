@@ -16,6 +16,7 @@ from titans.forecasting._pandas import pd
 from titans.forecasting.arguments import check_levels, check_names, check_positive, check_whole
 from titans.forecasting.backtest import Backtest, backtest
 from titans.forecasting.cleaning import listed
+from titans.forecasting.grid import check_frequency
 from titans.forecasting.ledger import Ledger, Points, static_numbers
 from titans.forecasting.linear import start_linear
 from titans.forecasting.long_frames import ID, TIME, regular
@@ -32,6 +33,7 @@ Progress = Callable[[float, str], None]
 _LONGEST = 512  # steps of a window that is chosen here, unless the horizon is longer
 _TRAINING, _VALIDATION = 1600, 320  # samples of an epoch, and of a validation, at most
 _CLIP = 1.0  # largest norm of a gradient
+_SEEDS = 2**63  # torch takes no more
 _CHUNK = 4096  # steps of all series that are laid side by side at once
 _SET_HERE = ("num_channels", "num_future_covariates", "num_static_covariates")
 
@@ -67,7 +69,7 @@ class TitansForecaster:
         seed: of the weights and of training; the same seed gives the same forecasts. Default 0.
         seconds: of training, at most. Default: no limit.
         **config: further fields of `TitansForecastingConfig`, such as `hidden_size`. Patches are by default a quarter
-            of a window long, at most 16 steps, and overlap by half.
+            of a window long, at most 16 steps, and overlap by half; they are cut to a window that is chosen here.
 
     Raises:
         TitansError: a setting is out of range, or there is none of this name.
@@ -90,6 +92,7 @@ class TitansForecaster:
         seconds: float | None = None,
         **config: Any,
     ) -> None:
+        frequency = getattr(frequency, "freqstr", frequency)  # of a pandas offset, which JSON does not know
         self.horizon, self.context_length, self.frequency = horizon, context_length, frequency
         self.quantiles = check_levels(quantiles)
         self.future_covariates = check_names(future_covariates)
@@ -335,11 +338,13 @@ class TitansForecaster:
 
     def _configure(self, length: int, statics: int) -> TitansForecastingConfig:
         patch = self.config.get("patch_length", min(16, max(length // 4, 1)))
+        if self.context_length is None and isinstance(patch, int):
+            patch = min(patch, length)  # nobody asked for this window
         fields = {
-            "patch_length": patch,
             "patch_stride": max(patch // 2, 1) if isinstance(patch, int) else patch,
             "quantiles": self.quantiles,
             **self.config,
+            "patch_length": patch,
         }
         try:
             return TitansForecastingConfig(
@@ -361,6 +366,10 @@ class TitansForecaster:
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
         check_whole("seed", self.seed, 0)
+        if self.seed >= _SEEDS:
+            raise TitansError(f"seed is {self.seed}, expected less than {_SEEDS}")
+        if self.frequency is not None:
+            check_frequency(self.frequency)
         if self.config.get("tokens", "patch") != "patch" or self.config.get("channel_mixing"):
             raise TitansError("each series is a stream of its own here: leave tokens and channel_mixing as they are")
         known = set(TitansForecastingConfig.hints()) - set(_SET_HERE)

@@ -119,13 +119,15 @@ def forecast(
     start, table = time.monotonic(), _select(table, columns)
     steps = len(table.frame)
     settings: dict[str, Any] = {"variant": variant, "context_length": context_length, "seed": seed, "seconds": seconds}
-    forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **IN_MINUTES)
+    forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **_in_minutes(context_length))
     needed = 2 * horizon + MINIMUM_POINTS
     if steps < needed:
         raise TitansError(
             f"there are {steps:,} steps of time, but a forecast of {horizon:,} and its back-test need at least "
             f"{needed:,}: give a longer history, or a horizon of at most {max((steps - MINIMUM_POINTS) // 2, 1):,}"
         )
+    if context_length is not None and context_length > steps:
+        raise TitansError(f"a window of {context_length:,} steps is longer than the series, which have {steps:,}")
     origins = min(max(int(steps * HELD_OUT) // horizon, 1), MOST_ORIGINS)
     long = to_long(dataclasses.replace(table, frame=table.frame.where(table.observed)))
     backtest = forecaster.backtest(long, windows=origins, progress=progress)
@@ -144,6 +146,12 @@ def forecast(
         "took": f"{time.monotonic() - start:.0f} s",
     }
     return Outcome(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
+
+
+def _in_minutes(context_length: int | None) -> dict[str, Any]:
+    """The settings, with patches no longer than a window that was asked for."""
+    lengths = {name: value for name, value in IN_MINUTES.items() if name.startswith("patch_")}
+    return IN_MINUTES | {name: min(value, context_length or value) for name, value in lengths.items()}
 
 
 def _select(table: Table, columns: Sequence[str] | None) -> Table:

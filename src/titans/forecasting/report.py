@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from titans.forecasting.long_frames import ID, TIME
 from titans.forecasting.outcome import Outcome
 
 MOST_PLOTS = 12
-SHOWN = 4  # horizons of history in a plot
+SHOWN, LEAST_SHOWN = 4, 48  # horizons of history in a plot, and its least steps
 # What is drawn in these becomes a variable of the style sheet, which knows the dark.
 INK, GRID, OURS, BACK = "#101112", "#d0d1d2", "#0b6e98", "#c4641a"
 VARIABLES = {INK: "var(--ink)", GRID: "var(--line)", OURS: "var(--ours)", BACK: "var(--back)"}
@@ -56,14 +57,15 @@ svg { display: block; width: 100%; height: auto; } svg text { font-family: syste
 """
 
 
-def check_targets(*paths: Path | None) -> None:
+def check_targets(*paths: Path | None, source: Path | None = None) -> None:
     """Refuse files that cannot be written, before the work is done, and make their folders.
 
     Args:
         *paths: the files; None: one that is not wanted.
+        source: what is read. Default: nothing.
 
     Raises:
-        TitansError: one is a folder, or two are the same.
+        TitansError: one is a folder or what is read, two are the same, or nothing can be written there.
     """
     given = [path for path in paths if path is not None]
     if len({path.resolve() for path in given}) < len(given):
@@ -71,7 +73,14 @@ def check_targets(*paths: Path | None) -> None:
     for path in given:
         if path.is_dir():
             raise TitansError(f"{path} is a folder: give a file to write")
+        if source is not None and path.resolve() == source.resolve():
+            raise TitansError(f"{path} is the file to read: give another one to write")
         path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except OSError as error:
+            raise TitansError(f"{path} cannot be written ({error.strerror}): give another folder") from error
 
 
 def write(path: Path, outcome: Outcome, name: str) -> None:
@@ -185,7 +194,7 @@ def _intervals(frame: pd.DataFrame) -> list[tuple[str, str]]:
 def _plot(outcome: Outcome, channel: str, salt: int) -> str:
     """Draw the end of a channel and its forecasts, as SVG that takes its colours from the page."""
     history = outcome.table.frame[channel].where(outcome.table.observed[channel])
-    history = history.iloc[-SHOWN * outcome.horizon :]
+    history = history.iloc[-max(SHOWN * outcome.horizon, LEAST_SHOWN) :]
     tested, ahead = (frame[frame[ID] == channel] for frame in (outcome.backtest.forecasts, outcome.forecast))
     tested = tested[tested[TIME] >= history.index[0]]
     with matplotlib.rc_context({**DRAWING, "svg.hashsalt": str(salt)}):
@@ -196,12 +205,13 @@ def _plot(outcome: Outcome, channel: str, salt: int) -> str:
             times = _times(pd.Index(frame[TIME]))
             for lower, upper in _intervals(frame):
                 axes.fill_between(times, frame[lower], frame[upper], color=colour, alpha=0.18, linewidth=0)
-            axes.plot(times, frame[NAME].to_numpy(), color=colour, linewidth=1.4)
+            marker = "." if len(frame) == 1 else None  # a line needs two points
+            axes.plot(times, frame[NAME].to_numpy(), color=colour, linewidth=1.4, marker=marker)
         axes.grid(color=GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
         if isinstance(history.index, pd.DatetimeIndex):
-            locator = AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
+            locator = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         buffer = io.StringIO()

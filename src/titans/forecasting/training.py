@@ -152,8 +152,7 @@ def fit(
     with _seeded(seed, job.accelerator.device):
         history = History(*job.validate(validation, batch_size), (), "epochs", choice)
         for number in range(epochs):
-            training_loss = job.train(train, batch_size, _line(history))
-            mse, loss_ = job.validate(validation, batch_size)
+            training_loss, mse, loss_ = _finite_or_nan(job, train, validation, batch_size, _line(history))
             if not math.isfinite(training_loss + mse):
                 raise TitansError(
                     f"training diverged in epoch {number + 1}: the loss is {training_loss:.4g} and the validation "
@@ -172,6 +171,16 @@ def fit(
     model.load_state_dict(best)
     model.train(was_training)
     return history
+
+
+def _finite_or_nan(job: _Job, train: Batches, validation: Batches, size: int, line: str) -> tuple[float, float, float]:
+    """One epoch: loss, validation error and loss; NaN where a model refuses what its own weights have become."""
+    try:
+        return job.train(train, size, line), *job.validate(validation, size)
+    except ValueError as error:
+        if "NaN or infinity" not in str(error):
+            raise
+        return math.nan, math.nan, math.nan
 
 
 class _Schedule:
@@ -291,5 +300,5 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def _check(**settings: float) -> None:
     for name, value in settings.items():
-        if not value > 0:
+        if not value > 0 or (name == "learning_rate" and math.isinf(value)):
             raise TitansError(f"{name} is {value}, expected more than 0")
