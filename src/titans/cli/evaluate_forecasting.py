@@ -25,8 +25,8 @@ def forecasting(
         str | None,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="Titans: lmm, mac, mag, mal. Twins: swa, none, and memories that move linearly: gla, gated-deltanet, "
-            "deltanet, retnet, mamba, mamba2. Baselines: dlinear, repeat, seasonal-naive.",
+            help="Titans: lmm, mac, mag, mal. Twins without memory: swa, none. Any other variant of `titans info "
+            "--preset`, such as gated-deltanet. Baselines: dlinear, repeat, seasonal-naive.",
             show_default="lmm and the baselines",
         ),
     ] = None,

@@ -30,7 +30,9 @@ def forecast(
         float, typer.Option(min=0.01, help="Most time to train; reading and drawing come on top, some seconds.")
     ] = 1.2,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same forecasts, if time does not end it.")] = 0,
-    variant: Annotated[str, typer.Option(metavar="lmm|mac|mag|mal", help="How the memory is built in.")] = "lmm",
+    variant: Annotated[
+        str, typer.Option(metavar="lmm|mac|mag|mal", help="How the memory is built in; or a twin, such as none.")
+    ] = "lmm",
 ) -> None:
     """Forecast the columns of a CSV file, with intervals, and say how good the forecasts are.
 

@@ -338,14 +338,10 @@ class TitansForecaster:
 
     def _configure(self, length: int, statics: int) -> TitansForecastingConfig:
         patch = self.config.get("patch_length", min(16, max(length // 4, 1)))
-        if self.context_length is None and isinstance(patch, int):
-            patch = min(patch, length)  # nobody asked for this window
-        fields = {
-            "patch_stride": max(patch // 2, 1) if isinstance(patch, int) else patch,
-            "quantiles": self.quantiles,
-            **self.config,
-            "patch_length": patch,
-        }
+        stride = self.config.get("patch_stride", max(patch // 2, 1) if isinstance(patch, int) else patch)
+        if self.context_length is None and isinstance(patch, int) and isinstance(stride, int):
+            patch, stride = min(patch, length), min(stride, length)  # nobody asked for this window
+        fields = {"quantiles": self.quantiles, **self.config, "patch_length": patch, "patch_stride": stride}
         try:
             return TitansForecastingConfig(
                 variant=self.variant,

@@ -84,7 +84,7 @@ class TitansForForecasting(TitansStack):
         """Forecast what follows a window.
 
         Args:
-            past_values: the window `[B, L, C]`, of any number type. A shorter history is padded on the left, as not
+            past_values: the window `[B, L, C]`, of any number type. Pad a shorter history on the left, as not
                 observed. A deviation far below 0.003 counts as none, since the norm adds 1e-5 to the variance.
             future_values: what came `[B, H, C]`, for the loss; NaN where it is missing, which does not count.
             observed: `[B, L, C]`, bool, False where a value is missing, whatever stands there. Default: all are. The
