@@ -18,12 +18,13 @@ def memory_layers(model):
 
 
 def policy(model):
-    """Thresholds in the middle of what an untouched memory is surprised by."""
+    """Thresholds a little below the middle of what an untouched memory is surprised by."""
     layers = len(memory_layers(model))
     with watch(model) as trace, torch.no_grad():
         model(text(1, 40, 7), cache=WritePolicy("never").start(model.initial_state(1)))
     middle = tuple(float(trace.layer(i, 0).surprise.median()) for i in range(layers))
-    return WritePolicy("gated", middle, middle, tuple(0.3 * x for x in middle), decay=0.0)
+    below, spread = (tuple(share * x for x in middle) for share in (0.95, 0.3))
+    return WritePolicy("gated", below, middle, spread, decay=0.0)
 
 
 @torch.no_grad()
