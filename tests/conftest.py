@@ -160,6 +160,28 @@ def make_model(scrambled):
     return make_model
 
 
+@pytest.fixture(scope="session")
+def make_forecasting(scrambled):
+    """Make what makes forecasting models with random parameters: `make(layout, variant, dtype, **fields)`."""
+
+    from titans.models.forecasting import TitansForForecasting
+    from titans.models.forecasting_configuration import TitansForecastingConfig
+
+    def make_forecasting(sizes, layouts, scale):
+        made = {}
+
+        def make(layout="independent", variant="lmm", dtype=torch.float64, **fields):
+            key = layout, variant, dtype, str(fields)
+            if key not in made:
+                config = TitansForecastingConfig(**{**sizes, **layouts[layout], "variant": variant, **fields})
+                made[key] = scrambled(TitansForForecasting(config), dtype=dtype, scale=scale)
+            return made[key].eval()
+
+        return make
+
+    return make_forecasting
+
+
 def _params(names):
     return [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in names]
 

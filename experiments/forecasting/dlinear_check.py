@@ -8,7 +8,6 @@ beside it, as is the exact least-squares map, to which no chance belongs.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -119,7 +118,7 @@ def main() -> int:
         "settings": settings,
         "runs": runs,
     }
-    disk.replace(arguments.out / "dlinear_check.json", (json.dumps(result, indent=1) + "\n").encode())
+    disk.replace_json(arguments.out / "dlinear_check.json", result)
     return 0 if met else 1
 
 

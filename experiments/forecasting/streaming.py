@@ -178,7 +178,7 @@ def main() -> None:
     plot(results["regime_change"], arguments.out / "streaming.png")
     if arguments.dataset is not None:
         results["etth1"] = real(arguments.dataset)
-    disk.replace(arguments.out / "streaming.json", (json.dumps(results, indent=1) + "\n").encode())
+    disk.replace_json(arguments.out / "streaming.json", results)
     print(
         json.dumps(
             {name: {k: v for k, v in part.items() if k != "mse_by_window"} for name, part in results.items()}, indent=1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 SUFFIX = ".unfinished"
 
@@ -20,6 +22,16 @@ def replace(path: Path, data: bytes) -> None:
     """
     with _unfinished(path, data) as written:
         written.replace(path)
+
+
+def replace_json(path: Path, content: Any) -> None:
+    """Write JSON as `replace` writes bytes.
+
+    Args:
+        path: the file; its folder exists.
+        content: dictionaries, lists, texts and finite numbers.
+    """
+    replace(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def create(path: Path, data: bytes) -> None:

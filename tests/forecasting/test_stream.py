@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from titans import TitansError
 from titans.forecasting.stream import ForecastStream
-from titans.models.forecasting import TitansForForecasting
-from titans.models.forecasting_configuration import TitansForecastingConfig
 from titans.persistence.fingerprint import tensors_digest
 
 L, H = 6, 2
@@ -39,19 +37,9 @@ S = 2
 
 
 @pytest.fixture(scope="module")
-def make(scrambled):
+def make(make_forecasting):
     """Make a forecasting model with random parameters: `make(layout, variant, dtype, **fields)`."""
-
-    made = {}
-
-    def make(layout="independent", variant="lmm", dtype=torch.float64, **fields):
-        key = layout, variant, dtype, str(fields)
-        if key not in made:
-            config = TitansForecastingConfig(**{**SIZES, **LAYOUTS[layout], "variant": variant, **fields})
-            made[key] = scrambled(TitansForForecasting(config), dtype=dtype, scale=0.5)
-        return made[key].eval()
-
-    return make
+    return make_forecasting(SIZES, LAYOUTS, 0.5)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)

@@ -39,19 +39,9 @@ EXTRAS = {"num_future_covariates": F_, "num_static_covariates": S, "quantiles": 
 
 
 @pytest.fixture(scope="module")
-def make(scrambled):
+def make(make_forecasting):
     """Make a forecasting model with random parameters: `make(layout, variant, dtype, **fields)`."""
-
-    made = {}
-
-    def make(layout="independent", variant="lmm", dtype=torch.float64, **fields):
-        key = layout, variant, dtype, str(fields)
-        if key not in made:
-            config = TitansForecastingConfig(**{**SIZES, **LAYOUTS[layout], "variant": variant, **fields})
-            made[key] = scrambled(TitansForForecasting(config), dtype=dtype, scale=0.4)
-        return made[key].eval()
-
-    return make
+    return make_forecasting(SIZES, LAYOUTS, 0.4)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import math
 import statistics
 from pathlib import Path
@@ -131,7 +130,7 @@ class ForecastingResult:
             folder: made if it does not exist.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace(folder / FILE, (json.dumps(self._as_json(), indent=1, allow_nan=False) + "\n").encode())
+        disk.replace_json(folder / FILE, self._as_json())
         disk.replace(folder / PLOT, _plot(self))
 
     def _as_json(self) -> dict[str, Any]:

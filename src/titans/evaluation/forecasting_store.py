@@ -53,7 +53,7 @@ class Store:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = folder / SETTINGS
         if not path.exists():
-            disk.replace(path, _json(settings))
+            disk.replace_json(path, settings)
             return
         found = _parse(path, "use another folder")
         differing = [name.replace("_", " ") for name in settings if found.get(name) != settings[name]]
@@ -80,14 +80,10 @@ class Store:
 
     def add(self, run: Run, kept: dict[str, Any]) -> None:
         """Write what is to be kept of a run."""
-        disk.replace(self._path(run), _json(kept))
+        disk.replace_json(self._path(run), kept)
 
     def _path(self, run: Run) -> Path:
         return self._folder / f"{run.name}.json"
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _parse(path: Path, advice: str) -> dict[str, Any]:

@@ -246,8 +246,8 @@ class Ledger:
 
     def _season(self, number: int, count: int) -> Floats:
         """What the season does in the next steps of a series, `[count]`."""
-        places = (self.steps[number] + np.arange(count)) % self.profile.shape[1]
-        return np.asarray(self.profile[number, places])
+        profile = SeasonalProfile(torch.from_numpy(self.profile[number]).unsqueeze(-1))
+        return np.asarray(profile.at(int(self.steps[number]), count).squeeze(-1))
 
     def _scaled_covariates(self, values: Floats) -> Tensor:
         scaled = np.clip((values - self.covariate_mean) / self.covariate_std, -_BOUND, _BOUND)

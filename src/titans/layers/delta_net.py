@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from titans.layers.linear_recurrence import LinearRecurrence, head_width
+from titans.layers.mixer import precise
 
 
 class DeltaNet(LinearRecurrence):
@@ -59,5 +59,4 @@ class DeltaNet(LinearRecurrence):
 
     def gates(self, x: Tensor) -> tuple[None, Tensor]:
         """Return the step sizes `[B, N, H]`; see `LinearRecurrence.gates`."""
-        logits = self.step(x)
-        return None, logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+        return None, precise(self.step(x)).sigmoid()

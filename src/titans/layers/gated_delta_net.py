@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from titans.layers.linear_recurrence import LinearRecurrence, head_width
+from titans.layers.mixer import precise
 from titans.layers.time_step import TimeStep
 
 
@@ -61,6 +61,5 @@ class GatedDeltaNet(LinearRecurrence):
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the decays and the step sizes, `[B, N, H]` each; see `LinearRecurrence.gates`."""
-        logits = self.step(x)
         _, log_decay = self.time_step(x)
-        return log_decay, logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+        return log_decay, precise(self.step(x)).sigmoid()

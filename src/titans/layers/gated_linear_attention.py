@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.layers.linear_recurrence import LinearRecurrence, check_positive, head_width
+from titans.layers.mixer import precise
 
 TEMPERATURE = 16.0
 
@@ -63,6 +63,4 @@ class GatedLinearAttention(LinearRecurrence):
 
     def gates(self, x: Tensor) -> tuple[Tensor, None]:
         """Return the decays of the key channels, `[B, N, H, d_k]`; see `LinearRecurrence.gates`."""
-        logits = self.decay(x)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.logsigmoid(logits).unflatten(-1, (self.heads, -1)) / TEMPERATURE, None
+        return F.logsigmoid(precise(self.decay(x))).unflatten(-1, (self.heads, -1)) / TEMPERATURE, None

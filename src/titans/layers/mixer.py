@@ -149,6 +149,11 @@ def bounded(x: Tensor) -> Tensor:
     return x.clamp(-MAX_INPUT, MAX_INPUT)
 
 
+def precise(x: Tensor) -> Tensor:
+    """Return `x` in float32, or as it is where that is finer: gates and decays are too small for half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def valid(x: Tensor, lengths: Tensor | None) -> Tensor | None:
     """Return the mask `[B, N]` of the first `lengths` `[B]` tokens of `x` `[B, N, ...]`, or None where all count."""
     if lengths is None:

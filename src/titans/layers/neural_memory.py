@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titans.layers.mixer import Mixer, bounded, last, valid
+from titans.layers.mixer import Mixer, bounded, last, precise, valid
 from titans.layers.projection import ConvolvedProjection
 from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
@@ -267,7 +267,7 @@ class NeuralMemory(Mixer):
         logits, carried = self.gates(clip_rms(x, MAX_GATE_INPUT_RMS)), None
         if state.gates is not None:
             logits, carried = self._share(logits, state, lengths)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).mT
+        logits = precise(logits).mT
         step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, N] each; empty where switched off
         off = torch.zeros_like(step)
         eta = self.eta_max * momentum.sigmoid() if self.gate_sizes[1] else off

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
+from titans.layers.mixer import precise
 from titans.models.forecasting_configuration import TitansForecastingConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
@@ -106,7 +107,7 @@ class TitansForForecasting(TitansStack):
                 finite, or too large to be squared; a cache of other series.
         """
         self._check(past_values, future_values, observed, future_covariates, static_covariates)
-        past_values = past_values.to(torch.promote_types(past_values.dtype, torch.float32))
+        past_values = precise(past_values)
         if observed is not None:
             past_values = torch.where(observed, past_values, 0.0)
         x, mean, scale = self._normalise(past_values.transpose(1, 2), observed)  # [B, C, L]

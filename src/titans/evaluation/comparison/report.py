@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import html
 import io
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def write_report(result: ComparisonResult, folder: Path) -> None:
         folder: it exists.
     """
     plots = _plots(result)
-    disk.replace(folder / "results.json", (json.dumps(as_json(result), indent=1, allow_nan=False) + "\n").encode())
+    disk.replace_json(folder / "results.json", as_json(result))
     disk.replace(folder / "plots.png", plots)
     disk.replace(folder / "table.md", markdown(result).encode())
     disk.replace(folder / "report.html", _page(result, plots).encode())

@@ -84,7 +84,7 @@ class _Work:
         if run is None:
             content = self._settings(contestant, rate, seed) | self._measure(contestant, rate, seed)
             path = self._path(contestant, rate, seed)
-            disk.replace(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+            disk.replace_json(path, content)
             run = Run.of(content)
         self.done += 1
         self.progress(self.done / self.total, f"{contestant.name}, learning rate {rate:g}, seed {seed}: done")
