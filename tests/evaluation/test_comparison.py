@@ -1,5 +1,6 @@
 """Comparisons: equal for all, resumable, and the numbers of the table are those of the runs."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -73,6 +74,28 @@ def test_a_run_is_what_the_library_measures(finished):
     assert written["test"][1]["correct"] == test.correct
     assert written["training"]["tokens"] == 3 * 2 * 12
     assert written["state_bytes"] == model.initial_state(1).nbytes == found.state_bytes
+
+
+def test_models_in_processes_of_their_own_find_the_same(finished, tmp_path):
+    result, folder = finished
+    told = []
+    again = compare(load_comparison(SMALLEST), tmp_path, jobs=2, progress=lambda share, what: told.append(share))
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
+        path.name for path in (folder / "runs").iterdir()
+    )
+    for here, there in zip(again.models, result.models, strict=True):
+        assert [run.values for run in here.runs] == [run.values for run in there.runs]
+        assert [run.validation_loss for run in here.sweep] == pytest.approx([r.validation_loss for r in there.sweep])
+    assert told[0] == pytest.approx(1 / 6)
+    with pytest.raises(TitansError, match="jobs is 0"):
+        compare(load_comparison(SMALLEST), tmp_path, jobs=0)
+
+
+def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
+    comparison = load_comparison(SMALLEST, ["models.swa.learning_rates=[1e-3, 1e-2]"])
+    contestant = dataclasses.replace(comparison.contestants[1], fields={"variant": "no such"})
+    with pytest.raises(TitansError, match="no such"):
+        compare(dataclasses.replace(comparison, contestants=(contestant,)), tmp_path, jobs=2)
 
 
 def test_table_and_files_hold_the_means(finished):

@@ -186,12 +186,10 @@ class LiteralAttention:
         self.layer = layer
         self.heads = layer.heads
 
-    def rotate(self, x, bias, position):
-        """Bias and rotary position of `x` `[B, H, d]`: pairs in the first half of the channels, the rest unchanged."""
+    def rotate(self, x, position):
+        """Rotary position of `x` `[B, H, d]`: pairs in the first half of the channels, the rest unchanged."""
         d = x.shape[-1]
         pairs = d // 4
-        x = x.clone()
-        x[..., : 2 * pairs] += bias[:, 0]
         y = x.clone()
         for i in range(pairs):
             angle = torch.tensor(position * self.layer.rope_theta ** (-i / pairs), dtype=x.dtype)
@@ -206,7 +204,7 @@ class LiteralAttention:
     def __call__(self, x, position, seen):
         """Attend from `x` `[B, D]` to persistent tokens and to `seen`, a list of (token, its position or None)."""
         layer = self.layer
-        q = self.rotate(self.split(layer.query(x)), layer.query_bias, position)
+        q = self.rotate(self.split(layer.query(x)), position)
         keys, values = [], []
         persistent = [] if layer.persistent is None else layer.persistent
         for token, place in [(p.expand(len(x), -1), None) for p in persistent] + seen:
@@ -215,7 +213,7 @@ class LiteralAttention:
                 k = k.clone()
                 k[..., : k.shape[-1] // 4 * 2] = 0
             else:
-                k = self.rotate(k, layer.key_bias, place)
+                k = self.rotate(k, place)
             keys.append(k)
             values.append(self.split(layer.value(token)))
         k, v = torch.stack(keys, 2), torch.stack(values, 2)  # [B, H, M, d]

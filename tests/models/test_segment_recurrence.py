@@ -19,9 +19,9 @@ def heads(x):
     return x.view(*x.shape[:2], 2, 4).transpose(1, 2)
 
 
-def rotate(x, bias):
+def rotate(x):
     """Of 4 channels the first two are a pair that turns by its position."""
-    a, b = x[..., 0] + bias[:, :, 0], x[..., 1] + bias[:, :, 1]
+    a, b = x[..., 0], x[..., 1]
     angle = torch.arange(x.shape[2], dtype=x.dtype)
     turned = torch.stack([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
     return torch.cat([turned, x[..., 2:]], -1)
@@ -32,8 +32,8 @@ def transformer(model, x):
     for block in model.model.layers:
         attention = block.mixers[0].attention
         z = norm(x, block.mixer_norms[0])
-        q = rotate(heads(z @ attention.query.weight.T), attention.query_bias)
-        k = rotate(heads(z @ attention.key.weight.T), attention.key_bias)
+        q = rotate(heads(z @ attention.query.weight.T))
+        k = rotate(heads(z @ attention.key.weight.T))
         scores = (q @ k.mT / 2).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf)
         y = (scores.softmax(-1) @ heads(z @ attention.value.weight.T)).transpose(1, 2).flatten(2)
         x = x + y @ attention.output.weight.T

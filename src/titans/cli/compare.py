@@ -19,6 +19,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where results go. Default: runs/ and the recipe's name.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Models to train at a time, each in a process of its own.")] = 1,
 ) -> None:
     """Train several models under one budget, equally tuned, and write one table with means and intervals.
 
@@ -42,6 +43,7 @@ def compare(
             comparison,
             folder,
             device=best_device(),
+            jobs=jobs,
             progress=lambda share, what: progress.update(task, completed=share, description=what),
         )
     print_table(table(result))

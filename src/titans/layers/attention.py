@@ -9,16 +9,12 @@ from torch import Tensor, nn
 from titans.layers.mixer import Mixer, last
 from titans.state import AttentionState
 
-LOCALITY = 3.0  # initial bias of queries and keys: a token's own place weighs e^2 to e^3 times its neighbours'
-
 
 class Attention(nn.Module):
     """Multi-head attention over whatever it is shown, with persistent tokens always in view.
 
     The first half of each head's channels carries rotary positions (Su et al., 2021), counted by the caller. Tokens
-    without a position, such as persistent ones, have keys in the other half only. Queries and keys have biases there
-    that start equal, so that attention starts local: two equal vectors match best at distance 0. Without, it starts as
-    an average over everything in view, in which MAC hardly learns to recall (docs/design.md).
+    without a position, such as persistent ones, have keys in the other half only.
 
     Args:
         dim: width D; a multiple of `heads`.
@@ -44,15 +40,11 @@ class Attention(nn.Module):
         self.heads, self.rope_theta = heads, rope_theta
         self.rotated = dim // heads // 4 * 2  # channels of a head that carry positions
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        # In the other channels a bias of the keys would add the same to every score.
-        self.query_bias, self.key_bias = (nn.Parameter(torch.empty(heads, 1, self.rotated)) for _ in range(2))
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise the biases and the persistent tokens."""
-        nn.init.constant_(self.query_bias, LOCALITY)
-        nn.init.constant_(self.key_bias, LOCALITY)
+        """Initialise the persistent tokens."""
         if self.persistent is not None:
             nn.init.normal_(self.persistent)
 
@@ -61,12 +53,11 @@ class Attention(nn.Module):
         heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return heads
 
-    def place(self, x: Tensor, bias: Tensor, positions: Tensor) -> Tensor:
-        """Give queries or keys a position: add the bias and rotate.
+    def place(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Give queries or keys a position: rotate the first half of their channels.
 
         Args:
             x: `[B, H, N, d]`.
-            bias: `query_bias` or `key_bias`.
             positions: `[N]`, or `[B, 1, N]`.
 
         Returns:
@@ -77,7 +68,7 @@ class Attention(nn.Module):
         angles = positions.unsqueeze(-1) * self.rope_theta ** (-steps / max(half, 1))
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         placed, rest = x.split([self.rotated, x.shape[-1] - self.rotated], -1)
-        a, b = (placed + bias.to(x.dtype)).chunk(2, -1)
+        a, b = placed.chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def unplaced(self, k: Tensor) -> Tensor:
@@ -160,8 +151,8 @@ class SlidingWindowAttention(Mixer):
         q, k, v = (attention.split_heads(y) for y in (q, k, v))
         here = torch.arange(window + size, device=x.device)
         y = attention.attend(
-            attention.place(q, attention.query_bias, here[window:]),
-            attention.place(k, attention.key_bias, here),
+            attention.place(q, here[window:]),
+            attention.place(k, here),
             v,
             self._visible(here, blocks, state.filled),
         )

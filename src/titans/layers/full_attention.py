@@ -15,7 +15,7 @@ class FullAttention(Mixer):
 
     Its state, the keys and values of all tokens, grows with the stream, and so does the time a token takes: the only
     mixer of which that is true. Attention and positions are those of `Attention`, without persistent tokens: half of a
-    head's channels are rotated, the other half not, and attention starts local. Positions count from the first token
+    head's channels are rotated, the other half not. Positions count from the first token
     of the stream.
 
     Args:
@@ -43,8 +43,8 @@ class FullAttention(Mixer):
         attention, before, tokens = self.attention, state.length, x.shape[1]
         positions = state.filled.view(-1, 1, 1) + torch.arange(tokens, device=x.device)  # [B, 1, N]
         q, k = (attention.split_heads(layer(x)) for layer in (attention.query, attention.key))
-        q = attention.place(q, attention.query_bias, positions)
-        k = attention.place(k, attention.key_bias, positions).transpose(1, 2).flatten(2)
+        q = attention.place(q, positions)
+        k = attention.place(k, positions).transpose(1, 2).flatten(2)
         keys = torch.cat([state.keys.to(k.dtype), k], 1)  # [B, M + N, D]
         values = torch.cat([state.values.to(k.dtype), attention.value(x)], 1)
         visible = None if before == 0 else _visible(state.filled, before, tokens)

@@ -121,8 +121,8 @@ class MemoryAsContext(Mixer):
         slots = ((torch.as_tensor(first, device=x.device).reshape(-1, 1) + here) % self.segment_length).expand(
             len(x), -1
         )
-        q = attention.place(attention.split_heads(attention.query(x)), attention.query_bias, slots.unsqueeze(1))
-        k = attention.place(attention.split_heads(attention.key(x)), attention.key_bias, slots.unsqueeze(1))
+        q = attention.place(attention.split_heads(attention.query(x)), slots.unsqueeze(1))
+        k = attention.place(attention.split_heads(attention.key(x)), slots.unsqueeze(1))
         v = attention.split_heads(attention.value(x))
         sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
         parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (slots, 1))]
@@ -151,7 +151,7 @@ class MemoryAsContext(Mixer):
         visible = torch.arange(self.segment_length, device=slots.device) <= slots.unsqueeze(-1)  # [B, 1, n, S]
         if self.retrieval is None:
             h = self._retrieve(s.query, carry.context)
-            retrieved = attention.place(attention.split_heads(attention.key(h)), attention.key_bias, slots)
+            retrieved = attention.place(attention.split_heads(attention.key(h)), slots)
             places = torch.cat([slots, slots + self.retrieved], 2)
             keys = _store(carry.keys, torch.cat([retrieved, s.k], 2), places, s.mask)
             values = _store(

@@ -21,6 +21,7 @@ from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
+INITIAL_SCALE, INITIAL_NORM = 0.1, 0.3  # of what a new memory answers: what is written must stand out (docs/design.md)
 OUTPUT_EPS = 1e-6
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
 
@@ -134,9 +135,12 @@ class NeuralMemory(Mixer):
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
         for w in self.initial_weights:
             nn.init.normal_(w, std=w.shape[1] ** -0.5)
+        if self.memory_norm is None:
+            with torch.no_grad():
+                self.initial_weights[-1] *= INITIAL_SCALE
+        else:
+            nn.init.constant_(self.memory_norm, INITIAL_NORM)
         nn.init.zeros_(self.gates.bias)
-        if self.memory_norm is not None:
-            nn.init.ones_(self.memory_norm)
         if self.persistent is not None:
             nn.init.normal_(self.persistent)
 

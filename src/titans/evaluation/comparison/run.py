@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ from titans.evaluation.probe_training import Diverged, train_on
 from titans.evaluation.probes import score, score_as_json
 
 RUNS = "runs"
+DONE = "done"  # how the message of a finished run ends
 Progress = Callable[[float, str], None]  # the share of the work done, and what is being done
 
 
 def compare(
-    comparison: Comparison, folder: Path, *, device: str = "cpu", progress: Progress | None = None
+    comparison: Comparison, folder: Path, *, device: str = "cpu", jobs: int = 1, progress: Progress | None = None
 ) -> ComparisonResult:
     """Train and test every model: each learning rate on the first seed, then the best one on all seeds.
 
@@ -38,25 +41,26 @@ def compare(
         comparison: the recipe.
         folder: where results go; made if it does not exist.
         device: where to train. Default "cpu".
-        progress: called as work goes on. Default: nothing.
+        jobs: models to train at a time, each in a process of its own; changes speeds, and numbers by no more
+            than rounding. Default 1.
+        progress: called as work goes on; with several jobs, after each run. Default: nothing.
 
     Returns:
         The results; written are `results.json`, `table.md`, `plots.png` and `report.html` too.
 
     Raises:
-        TitansError: the folder holds runs of another recipe.
+        TitansError: the folder holds runs of another recipe, or jobs is less than 1.
     """
+    if jobs < 1:
+        raise TitansError(f"jobs is {jobs}, expected at least 1")
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
     work = _Work(comparison, folder / RUNS, device, progress or (lambda share, what: None))
     for contestant in comparison.contestants:
         for rate in contestant.learning_rates:
             work.finished(contestant, rate, comparison.seeds[0])  # runs of another recipe are known at once
-    results = []
-    for contestant in comparison.contestants:
-        sweep = [work.run(contestant, rate, comparison.seeds[0]) for rate in contestant.learning_rates]
-        best = min(sweep, key=lambda run: run.validation_loss)
-        others = [work.run(contestant, best.learning_rate, seed) for seed in comparison.seeds[1:]]
-        results.append(ModelResult(contestant.name, contestant.parameters, tuple(sweep), (best, *others)))
+    if jobs > 1:
+        _run_in_processes(work, jobs)
+    results = [work.model(contestant) for contestant in comparison.contestants]
     result = ComparisonResult(
         comparison.task,
         comparison.probe.kind,
@@ -78,6 +82,14 @@ class _Work:
         each = len(comparison.contestants[0].learning_rates) + len(comparison.seeds) - 1
         self.total, self.done = each * len(comparison.contestants), 0
 
+    def model(self, contestant: Contestant) -> ModelResult:
+        """Return all runs of a model: the sweep on the first seed, then the best rate on the others."""
+        seeds = self.comparison.seeds
+        sweep = [self.run(contestant, rate, seeds[0]) for rate in contestant.learning_rates]
+        best = min(sweep, key=lambda run: run.validation_loss)
+        others = [self.run(contestant, best.learning_rate, seed) for seed in seeds[1:]]
+        return ModelResult(contestant.name, contestant.parameters, tuple(sweep), (best, *others))
+
     def run(self, contestant: Contestant, rate: float, seed: int) -> Run:
         """Return a finished run, after running it where it is missing."""
         run = self.finished(contestant, rate, seed)
@@ -87,7 +99,7 @@ class _Work:
             disk.replace_json(path, content)
             run = Run.of(content)
         self.done += 1
-        self.progress(self.done / self.total, f"{contestant.name}, learning rate {rate:g}, seed {seed}: done")
+        self.progress(self.done / self.total, f"{contestant.name}, learning rate {rate:g}, seed {seed}: {DONE}")
         return run
 
     def finished(self, contestant: Contestant, rate: float, seed: int) -> Run | None:
@@ -156,6 +168,36 @@ class _Work:
         except Diverged as error:
             return {"diverged": str(error)}
         return {"training": dataclasses.asdict(training), "state_bytes": _state_bytes(model), **scores}
+
+
+def _run_in_processes(work: _Work, jobs: int) -> None:
+    """Do all runs, a model to a process; what they find lies in the folder."""
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, torch.get_num_threads() // jobs)
+    with context.Manager() as manager, ProcessPoolExecutor(jobs, context, torch.set_num_threads, (threads,)) as pool:
+        messages = manager.Queue()
+        arguments = (work.comparison, work.folder, work.device, messages)
+        waiting = {pool.submit(_run_model, contestant, *arguments) for contestant in work.comparison.contestants}
+        done = 0
+        try:
+            while waiting:
+                finished, waiting = wait(waiting, timeout=1.0)
+                while not messages.empty():
+                    done += 1
+                    work.progress(done / work.total, messages.get())
+                for future in finished:
+                    future.result()  # raises what went wrong there
+        except BaseException:  # Ctrl-C too: start no other model
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_model(contestant: Contestant, comparison: Comparison, folder: Path, device: str, messages: Any) -> None:
+    def report(share: float, what: str) -> None:
+        if what.endswith(DONE):
+            messages.put(what)
+
+    _Work(comparison, folder, device, report).model(contestant)
 
 
 @torch.inference_mode()
