@@ -91,10 +91,18 @@ def test_follows_the_policy(make_model):
     assert always == Reader(model, BYTES).answer(TEXT, 20) != never
 
 
+def test_digest_is_of_weights_and_tokenizer(make_model):
+    model = make_model("lmm")
+    digest = Reader(model, BYTES).digest()
+    assert Reader(make_model("lmm"), BYTES).digest() == digest
+    model.lm_head.weight.data[0] += 1
+    assert Reader(model, BYTES).digest() != digest
+
+
 def test_refuses_in_one_sentence(make_model, tmp_path):
-    with pytest.raises(TitansError, match=r"250 tokens and the answer up to 7, .* at most 256"):
-        Reader(other("llama"), BYTES).answer("x" * 250, 7)
-    Reader(other("llama"), BYTES).answer("x" * 250, 6)
+    with pytest.raises(TitansError, match=r"250 tokens and the answer up to 8, .* at most 256"):
+        Reader(other("llama"), BYTES).answer("x" * 250, 8)
+    Reader(other("llama"), BYTES).answer("x" * 250, 7)
     with pytest.raises(TitansError, match="write policies are for Titans"):
         Reader(other("llama"), BYTES, policy=WritePolicy("never"))
     with pytest.raises(TitansError, match="larger than the model's vocabulary"):

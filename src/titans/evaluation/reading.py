@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import itertools
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from titans.generation.text import StopFilter, TextWriter
 if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
 
+_SAMPLE = "A text whose tokens tell tokenizers apart: 1234567, naïve, 'twas."
+
 
 class Reader:
     """A causal language model that reads texts of any length and goes on greedily.
@@ -33,6 +36,10 @@ class Reader:
         tokenizer: its tokenizer.
         piece_length: tokens of one forward pass; changes speed and memory, not the answer. Default 2048.
         policy: which tokens the memories of a Titans model write. Default: all.
+
+    Attributes:
+        name: what to call the model.
+        longest: tokens that the model can read, or None for any number.
 
     Raises:
         TitansError: the tokenizer is larger than the model's vocabulary, or a policy is given for a model that has no
@@ -53,10 +60,20 @@ class Reader:
         if policy is not None and not self.ours:
             raise TitansError(f"write policies are for Titans models, and this is a {model.config.model_type} model")
         self.name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
+        self.longest = None if self.ours else getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._piece_length = None if not self.ours and getattr(model, "_is_stateful", False) else piece_length
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._start = self._tokens_at_the_start()
         self._ends = _end_tokens(model, tokenizer)
+
+    def digest(self) -> str:
+        """Name the weights, the tokenizer and the policy, from a few numbers of each: others answer otherwise."""
+        found = hashlib.sha256(repr((self._start, self._encode(_SAMPLE), self.policy)).encode())
+        for name, weight in sorted(self.model.state_dict().items()):
+            values = weight.detach().flatten()
+            some = values[:: max(1, values.numel() // 1000)].float().cpu()
+            found.update(f"{name}{tuple(weight.shape)}".encode() + some.numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def count(self, text: str) -> int:
         """Count the tokens of a text, without special tokens."""
@@ -109,11 +126,10 @@ class Reader:
     def _check_length(self, tokens: int, new: int) -> None:
         if not tokens:
             raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        if not self.ours and limit is not None and tokens + new > limit:
+        if self.longest is not None and tokens + new - 1 > self.longest:  # the last new token is not read
             raise TitansError(
-                f"the prompt has {tokens:,} tokens and the answer up to {new:,}, but the model reads at most {limit:,} "
-                "(max_position_embeddings): give shorter texts"
+                f"the prompt has {tokens:,} tokens and the answer up to {new:,}, but the model reads at most "
+                f"{self.longest:,} (max_position_embeddings): give shorter texts"
             )
 
     def _read(self, ids: list[int]) -> tuple[Tensor, Any]:
