@@ -142,8 +142,12 @@ def test_an_interrupted_run_goes_on(books, tmp_path):
     more = Questions(("qa2", "qa4"), ("1k", "2k"), background=books, samples=6)
     run_babilong(third, more, tmp_path)
     assert len(third.prompts) == 24 - 5
+    for other in ({"seed": 1}, {"shots": 0}, {"background": None}):
+        with pytest.raises(TitansError, match="other settings"):
+            run_babilong(Solver(), Questions(("qa1",), ("0k",), **{"background": books, **other}), tmp_path)
+    Path(books, "b.txt").write_text("Another book.")
     with pytest.raises(TitansError, match="other settings"):
-        run_babilong(Solver(), Questions(("qa1",), ("0k",), background=books, seed=1), tmp_path)
+        run_babilong(Solver(), questions, tmp_path)
 
 
 def test_the_form_without_instructions(books):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from titans.data.babi import LABELS, Story, check_task
-from titans.data.babi_world import World
+from titans.data.babi_world import Actions, World
 
 NUMBERS = ("none", "one", "two", "three")
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
@@ -160,15 +160,15 @@ _GIVERS = ("Bill", "Fred", "Jeff", "Mary")
 _OTHERS = ("Bill", "Fred", "Julie", "Mary")
 _THINGS = ("apple", "football", "milk")
 _TOWN = ("bedroom", "cinema", "kitchen", "office", "park", "school")
-_CARRYING = {World.move: 0.6, World.take: 0.25, World.drop: 0.15}
-_HANDING = {World.move: 0.4, World.take: 0.25, World.drop: 0.1, World.give: 0.25}
+_CARRYING: Actions = {World.move: 0.6, World.take: 0.25, World.drop: 0.15}
+_HANDING: Actions = {World.move: 0.4, World.take: 0.25, World.drop: 0.1, World.give: 0.25}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Setting:
     """What a task takes place with; actions and how often to try each; fewest and most facts; what is asked."""
 
-    actions: Mapping[Callable[[World], bool], float]
+    actions: Actions
     facts: tuple[int, int]
     ask: Callable[[World], Asked | None]
     people: Sequence[str] = _FRIENDS

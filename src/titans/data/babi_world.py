@@ -11,6 +11,9 @@ TAKING = ("picked up", "got", "took", "grabbed")
 DROPPING = ("dropped", "left", "discarded", "put down")
 GIVING = ("gave", "handed", "passed")
 DENYING = ("is not in", "is no longer in")
+Actions = Mapping[Callable[["World"], bool], float]
+"""Methods of a world that let something happen, and how often to try each."""
+
 THERE = 0.2  # share of the takings and droppings that end in "there", as in the official third task
 
 
@@ -91,11 +94,11 @@ class World:
         self._room = {person: rng.choice(rooms) for person in people}
         self._lies = {thing: rng.choice(rooms) for thing in objects}
 
-    def step(self, actions: Mapping[Callable[[World], bool], float]) -> None:
+    def step(self, actions: Actions) -> None:
         """Let one thing happen.
 
         Args:
-            actions: methods of this class and how often to try each; one of them must always be possible.
+            actions: what to try; one of them must always be possible.
         """
         while not self.rng.choices(list(actions), list(actions.values()))[0](self):
             pass

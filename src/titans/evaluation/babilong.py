@@ -21,6 +21,7 @@ from titans.data.babilong import (
     simulated_stories,
 )
 from titans.data.babilong_prompts import EXAMPLES, prompt
+from titans.data.corpora import local_files
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.babilong_metric import is_right
@@ -215,9 +216,13 @@ def run_babilong(
         answers = []
         for number, story in enumerate(stories):
             key = f"{task}/{name}/{number}"
-            if log.get(key) is None:
-                log.add(key, _ask(reader, questions, background, task, name, number, story))
-            answers.append(log.get(key) or {})
+            given = log.get(key)
+            if given is None:
+                given = _ask(reader, questions, background, task, name, number, story)
+                log.add(key, given)
+            if (given["question"], given["target"]) != (story.question, story.answer):
+                raise TitansError(f"{folder} holds answers to other stories: use another folder")
+            answers.append(given)
             progress(f"{task} at {name}")
         scores.append(_score(task, name, answers))
     return BabilongResult(reader.name, questions, tuple(scores))
@@ -232,9 +237,15 @@ def _settings(reader: Reader, questions: Questions) -> dict[str, Any]:
         "write": None if reader.policy is None else dataclasses.asdict(reader.policy),
         "babi": None if questions.babi is None else str(questions.babi),
         "background": questions.background,
+        "background_bytes": None if questions.background is None else _size(questions.background),
         "shots": questions.shots,
         "seed": questions.seed,
     }
+
+
+def _size(source: str) -> int | None:
+    files = local_files(source)
+    return None if files is None else sum(path.stat().st_size for path in files)
 
 
 def _ask(
