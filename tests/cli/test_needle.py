@@ -51,7 +51,7 @@ def test_measures_and_goes_on(titans, fast, book, tmp_path):
     assert "1 samples, not 500" in printed
     written = json.loads((tmp_path / "needle.json").read_text())
     assert [(cell["task"], cell["length"]) for cell in written["cells"]] == [
-        (task, length) for task in ("pk", "n") for length in (600, 700)
+        (task, length) for task in ("pk", "n") for length in (650, 700)
     ]
     log = (tmp_path / "answers.jsonl").read_text()
     assert titans("evaluate", "needle", fast, *options).stdout == printed
