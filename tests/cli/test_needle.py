@@ -33,7 +33,7 @@ def fast(tmp_path_factory, byte_sizes):
 def test_measures_and_goes_on(titans, fast, book, tmp_path):
     options = (
         "--lengths",
-        "600,700",
+        "650,700",
         "--tasks",
         "pk,n",
         "--limit",
