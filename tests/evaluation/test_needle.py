@@ -130,9 +130,9 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_read(tasks, lengths,
 
 def test_a_titans_model_gives_what_it_gives_on_the_whole_prompt(make_model):
     model, tokenizer = make_model("lmm").double(), byte_tokenizer()
-    result = needle(Reader(model, tokenizer, piece_length=100), ["pk"], [700], samples=2)
+    result = needle(Reader(model, tokenizer, piece_length=100), ["pk"], [650], samples=1)
     whole = Reader(model, tokenizer, piece_length=10_000)
     task = NeedleTask("pk", whole.count)
-    expected = [whole.answer(task.sample(700, 0, index).text, 128) for index in range(2)]
-    assert [answer.text for answer in result.answers] == expected
-    assert any(expected)
+    expected = whole.answer(task.sample(650, 0, 0).text, 128)
+    assert [answer.text for answer in result.answers] == [expected]
+    assert expected
