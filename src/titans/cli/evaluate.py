@@ -9,7 +9,9 @@ import typer
 
 from titans.cli._loading import Write, load_for_inference, load_write_policy, shares
 from titans.cli._progress import progress_counter
+from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
+from titans.cli.needle import needle
 from titans.cli.probe import recall, state
 
 if TYPE_CHECKING:
@@ -89,3 +91,5 @@ def _print(result: PerplexityResult) -> None:
 app.command()(forecasting)
 app.command()(recall)
 app.command()(state)
+app.command()(babilong)
+app.command()(needle)

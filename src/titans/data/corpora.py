@@ -5,9 +5,12 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import glob
+import gzip
 import json
+import lzma
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from titans.data.reasons import first_line
 from titans.errors import TitansError
 
 _READ_BYTES = 1 << 20
+_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _EXTRA = 'install the data extra: pip install "titans-lm[data]"'
 
 
@@ -62,9 +66,10 @@ def documents(
 ) -> Iterator[Document]:
     """Read documents from one source or several, one after the other, in a fixed order.
 
-    A text file of any suffix is one document; a folder gives its files, recursively, without hidden ones and caches; a
-    glob gives the files it matches (`**` recurses). A line of a .jsonl file and a row of a .parquet file are
-    one document each. A string "owner/name" that is no path is a hub id. Empty documents are skipped.
+    A text file of any suffix is one document, decompressed if that is .gz or .xz; a folder gives its files,
+    recursively, without hidden ones and caches; a glob gives the files it matches (`**` recurses). A line of a .jsonl
+    file and a row of a .parquet file are one document each. A string "owner/name" that is no path is a hub id. Empty
+    documents are skipped.
 
     Args:
         sources: files, folders, globs, hub ids or `HubSource`s.
@@ -119,7 +124,7 @@ def text_blocks(path: Path) -> Iterator[str]:
     """Read a text file in constant memory.
 
     Args:
-        path: the file.
+        path: the file; decompressed if its suffix is .gz or .xz.
 
     Yields:
         The text, in consecutive parts.
@@ -130,7 +135,7 @@ def text_blocks(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = 0
     try:
-        with path.open("rb") as file:
+        with _OPEN.get(path.suffix.lower(), open)(path, "rb") as file:
             while raw := file.read(_READ_BYTES):
                 undecoded = len(decoder.getstate()[0])
                 text = decoder.decode(raw)
@@ -141,6 +146,8 @@ def text_blocks(path: Path) -> Iterator[str]:
             decoder.decode(b"", final=True)
     except OSError as error:
         raise TitansError(f"cannot read {path}: {error.strerror or error}") from error
+    except (EOFError, lzma.LZMAError, zlib.error) as error:
+        raise TitansError(f"cannot decompress {path} ({first_line(error)}): it is damaged or cut short") from error
     except UnicodeDecodeError as error:
         raise _not_utf8(str(path), position - undecoded + error.start) from error
 

@@ -1,0 +1,99 @@
+"""`titans evaluate needle`: the single needle in a haystack of RULER."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from titans.cli._loading import Write, silence_loading
+from titans.cli._progress import progress_bar
+from titans.cli.compare import print_table
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from titans.evaluation.needle import NeedleResult
+
+
+def needle(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder or hub id: a Titans model, or any causal language model.")
+    ],
+    tasks: Annotated[
+        str, typer.Option(metavar="TASK,...", help="pk: a number in noise; n: a number in books; w: a uuid in books.")
+    ] = "pk,n,w",
+    lengths: Annotated[
+        str, typer.Option(metavar="L,L,...", help="Tokens of the text, the question and 128 of the answer.")
+    ] = "2048,4096,8192,16384",
+    haystack: Annotated[
+        list[str] | None,
+        typer.Option(help="Books or essays for n and w: files, folders, globs; may be repeated."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Of each task and length; RULER takes 500.")] = 500,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many of them.")] = None,
+    write: Write = "always",
+    seed: Annotated[int, typer.Option(min=0, help="Of keys, values and depths.")] = 0,
+    device: Annotated[str | None, typer.Option(help="As cpu or cuda:0.", show_default="the best there is")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write needle.json, needle.png and every answer here, and go on from there."),
+    ] = None,
+) -> None:
+    """Find one fact in a long text: S-NIAH of RULER, at any length.
+
+    A Titans model reads in pieces, its memory carried along, in constant space; any other causal language model of
+    Hugging Face reads with its key-value cache. With --out, each answer is kept as it comes: after Ctrl-C the same
+    command goes on from there, and tasks, lengths and samples can be added later.
+
+    [bold]Example:[/] titans evaluate needle runs/tiny-cpu --haystack books --lengths 2048,4096 --limit 20 --out report
+    """
+    from titans.data.books import read_words
+    from titans.evaluation.needle import PROTOCOL
+    from titans.evaluation.needle import needle as measure
+    from titans.evaluation.reading import load_reader
+
+    asked = [word.lower() for word in _listed(tasks)]
+    sizes = _lengths(lengths)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    words = read_words(haystack) if haystack and asked != ["pk"] else None
+    silence_loading()
+    reader = load_reader(model, device, write)
+    with progress_bar() as progress:
+        task = progress.add_task("", total=1.0)
+        result = measure(
+            reader,
+            asked,
+            sizes,
+            words,
+            samples=samples if limit is None else min(samples, limit),
+            seed=seed,
+            folder=out,
+            progress=lambda done, doing: progress.update(task, completed=done, description=doing),
+        )
+    _print(result)
+    typer.echo(f"protocol: {PROTOCOL}; deviations: {'; '.join(result.deviations)}")
+    if out is not None:
+        result.save(out)
+        typer.echo(f"written: {out / 'needle.json'}, {out / 'needle.png'}")
+
+
+def _listed(words: str) -> list[str]:
+    return words.replace(",", " ").split()
+
+
+def _lengths(words: str) -> list[int]:
+    try:
+        return [int(word) for word in _listed(words)]
+    except ValueError:
+        raise TitansError(f'the lengths are "{words}", expected whole numbers of tokens such as 2048,4096') from None
+
+
+def _print(result: NeedleResult) -> None:
+    rows = [["task", "length", "samples", "found", "95 % interval"]]
+    for task in result.tasks:
+        for length in result.lengths:
+            share, low, high = result.accuracy(task, length)
+            rows.append([task, f"{length:,}", f"{result.samples:,}", f"{share:.1%}", f"{low:.1%} – {high:.1%}"])
+    print_table(rows, f"needles in haystacks: {result.model}")

@@ -1,0 +1,100 @@
+"""Books and essays as words and sentences: Project Gutenberg's frame taken off, white space made single."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from titans.data.corpora import Source, documents
+from titans.errors import TitansError
+
+_START = re.compile(r"\*{3}\s*START OF TH(?:E|IS) PROJECT GUTENBERG[^*]*\*{3}", re.IGNORECASE)
+_END = re.compile(r"^(?:\*{3}\s*END OF TH(?:E|IS)|End of (?:the |this )?)\s*PROJECT GUTENBERG", re.I | re.M)
+_CLOSING, _OPENING = "\"'\u201d\u2019)]_", "\"'\u201c\u2018([_\u2014-"  # quotes, straight and curly; brackets; dashes
+_LAST = re.compile(rf"[.!?]+[{re.escape(_CLOSING)}]*$")  # the end of a word that ends a sentence
+_FIRST = re.compile(rf"[{re.escape(_OPENING)}]*[A-Z0-9]")  # the start of a word that begins one
+_ABBREVIATION = re.compile(
+    rf"[{re.escape(_OPENING)}]*(?:[A-Z]|Mr|Mrs|Ms|Messrs|Dr|St|Prof|Rev|Hon|Capt|Col|Gen|Lt|No|Esq|vs|etc)\.$"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """A text, word by word.
+
+    Args:
+        words: parts between white space, at least one.
+        starts: the numbers of the words that begin a sentence, from 0 up.
+        gutenberg: whether the frame of Project Gutenberg was found and taken off.
+    """
+
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    gutenberg: bool
+
+
+def read_words(sources: Sequence[Source]) -> Words:
+    """Read books or essays, one after the other.
+
+    Args:
+        sources: what `titans.data.corpora.documents` reads, or a .json file whose "text" is the text, as RULER's
+            script leaves its essays. A book of Project Gutenberg is read from its start mark to its end mark.
+
+    Returns:
+        The words of all.
+
+    Raises:
+        TitansError: a source cannot be read, or there is no word in any.
+    """
+    words: list[str] = []
+    gutenberg = False
+    for source in sources:
+        for text in _texts(source):
+            book = strip_gutenberg(text)
+            gutenberg |= len(book) < len(text)
+            words += book.split()
+    if not words:
+        raise TitansError("the text is empty: expected books or essays with at least one word")
+    return Words(tuple(words), tuple(sentence_starts(words)), gutenberg)
+
+
+def strip_gutenberg(text: str) -> str:
+    """Take the header and the licence off a book of Project Gutenberg; other text stays as it is."""
+    start = _START.search(text)
+    if start is None:
+        return text
+    text = text[start.end() :]
+    end = _END.search(text)
+    return text[: end.start()] if end else text
+
+
+def sentence_starts(words: Sequence[str]) -> list[int]:
+    """Find the words that begin a sentence.
+
+    A sentence ends with a word that ends in . ! or ?, quotes and brackets aside, before a word with a capital or a
+    digit; not after an initial or a title as Mr.
+
+    Args:
+        words: the text.
+
+    Returns:
+        Their numbers, in order; the first word's is one.
+    """
+    ends = tuple(".!?" + _CLOSING)
+    starts = [0]
+    for number, word in enumerate(words[:-1], start=1):
+        if word.endswith(ends) and _LAST.search(word) and _FIRST.match(words[number]) and not _ABBREVIATION.match(word):
+            starts.append(number)
+    return starts
+
+
+def _texts(source: Source) -> list[str]:
+    if isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file():
+        try:
+            return [json.loads(Path(source).read_text(encoding="utf-8"))["text"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise TitansError(f'{source} is no JSON object whose "text" is the text') from error
+    return [document.text() for document in documents(source)]

@@ -1,0 +1,302 @@
+"""BABILong: questions about bAbI facts in long texts, asked of any causal language model."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from titans import disk
+from titans.data.babi import Story, check_task
+from titans.data.babilong import (
+    Background,
+    Length,
+    fitting_stories,
+    make_sample,
+    official_stories,
+    simulated_stories,
+)
+from titans.data.babilong_prompts import EXAMPLES, prompt
+from titans.data.corpora import local_files
+from titans.errors import TitansError
+from titans.evaluation.answer_log import AnswerLog
+from titans.evaluation.babilong_metric import is_right
+from titans.evaluation.recall import wilson
+
+if TYPE_CHECKING:
+    from titans.evaluation.reading import Reader
+
+NEW_TOKENS = 20
+FILE, PLOT = "babilong.json", "babilong.png"
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """What to ask.
+
+    Args:
+        tasks: of qa1 to qa10.
+        lengths: as "0k" and "16k".
+        babi: the folder of the official bAbI files. None: stories are made up.
+        background: files, a folder, a glob or a hub id of book text; needed for all lengths but 0k.
+        shots: examples in the prompt; None for the form without instructions.
+        samples: questions of each task at each length.
+        seed: of stories, text and places; all models are asked the same as long as they count tokens alike.
+
+    Raises:
+        TitansError: one of them cannot be.
+    """
+
+    tasks: tuple[str, ...]
+    lengths: tuple[str, ...]
+    babi: Path | None = None
+    background: str | None = None
+    shots: int | None = 2
+    samples: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is known not to work before anything is loaded."""
+        for kind, names in (("tasks", self.tasks), ("lengths", self.lengths)):
+            if not names or len(set(names)) < len(names):
+                raise TitansError(f'the {kind} are "{",".join(names)}", expected different ones, at least one')
+        for task in self.tasks:
+            check_task(task)
+        lengths = [Length.parse(name) for name in self.lengths]
+        if self.background is None and any(length.tokens for length in lengths):
+            raise TitansError("lengths other than 0k need background text: give the path of books as --background")
+        if self.babi is not None and not self.babi.is_dir():
+            raise TitansError(f'there is no folder "{self.babi}": expected one with the official bAbI files')
+        if self.samples < 1:
+            raise TitansError(f"{self.samples} samples are asked for, expected at least 1")
+        if self.shots is not None and not 0 <= self.shots <= EXAMPLES:
+            raise TitansError(f"{self.shots} examples are asked for, expected 0 to {EXAMPLES}")
+
+    @property
+    def name(self) -> str:
+        """What the benchmark may be called."""
+        return "BABILong-style" if self.babi is None else "BABILong"
+
+    @property
+    def protocol(self) -> str:
+        """Say in one line what is done, and where it departs from the published benchmark."""
+        form = "no instructions" if self.shots is None else f"instruction, {self.shots} examples"
+        deviations = [
+            "wording of the prompts",
+            "lengths counted in the model's tokens",
+            "sentences cut by simple rules",
+        ]
+        deviations.append(
+            "made-up stories"
+            if self.babi is None
+            else "the stories of the test files in place of those of en-10k train"
+        )
+        if self.background is not None:
+            deviations.append("the text given in place of PG-19")
+        if "qa7" in self.tasks:
+            deviations.append('"one" within "none" is not counted')
+        return (
+            f"protocol: {self.name} (Kuratov et al., 2024), {form}, greedy, {NEW_TOKENS} tokens; deviations: "
+            f"{', '.join(deviations)}"
+        )
+
+    def stories(self, task: str) -> Iterator[Story]:
+        """Yield the stories of a task, in the order of the seed."""
+        if self.babi is None:
+            return simulated_stories(task, self.seed)
+        return official_stories(self.babi, task, self.seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """The answers to one task at one length.
+
+    Args:
+        task: the task.
+        length: the length's name.
+        prompt_tokens: of the prompts, their mean.
+        asked: questions.
+        correct: right answers.
+        low: lower end of the 95 % Wilson interval of the accuracy.
+        high: its upper end.
+        majority: share of the commonest answer among the right ones: what a model can have that has read nothing.
+    """
+
+    task: str
+    length: str
+    prompt_tokens: float
+    asked: int
+    correct: int
+    low: float
+    high: float
+    majority: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.asked
+
+
+@dataclasses.dataclass(frozen=True)
+class BabilongResult:
+    """What `run_babilong` measured.
+
+    Args:
+        model: what the model is called.
+        questions: what was asked.
+        scores: by task and length.
+    """
+
+    model: str
+    questions: Questions
+    scores: tuple[Score, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write `babilong.json` and the plot `babilong.png`, each whole or not at all.
+
+        Args:
+            folder: made if it does not exist.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {
+            "benchmark": self.questions.name,
+            "protocol": self.questions.protocol,
+            "model": self.model,
+            "questions": {
+                **dataclasses.asdict(self.questions),
+                "babi": None if self.questions.babi is None else str(self.questions.babi),
+            },
+            "scores": [{**dataclasses.asdict(score), "accuracy": score.accuracy} for score in self.scores],
+        }
+        disk.replace_json(folder / FILE, content)
+        disk.replace(folder / PLOT, _plot(self))
+
+
+def run_babilong(
+    reader: Reader,
+    questions: Questions,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda where: None,
+) -> BabilongResult:
+    """Ask a model the questions of BABILong.
+
+    Args:
+        reader: the model.
+        questions: what to ask.
+        folder: where answers are kept as they are given, so that a run that was interrupted goes on where it was, and
+            more tasks, lengths or samples can be added. Default: nowhere.
+        progress: called after each answer with the task and the length.
+
+    Returns:
+        The scores.
+
+    Raises:
+        TitansError: something does not fit: stories and lengths, prompts and the model, the folder and the settings.
+    """
+    background = None if questions.background is None else Background.read(questions.background, reader.count)
+    for name in questions.lengths:
+        if reader.longest is not None and Length.parse(name).tokens > reader.longest:
+            raise TitansError(
+                f"the model reads at most {reader.longest:,} tokens (max_position_embeddings): leave out {name}"
+            )
+    chosen = {
+        (task, name): fitting_stories(
+            questions.stories(task), Length.parse(name), reader.count, questions.samples, task
+        )
+        for task in questions.tasks
+        for name in questions.lengths
+    }
+    log = AnswerLog(folder, _settings(reader, questions))
+    scores = []
+    for (task, name), stories in chosen.items():
+        answers = []
+        for number, story in enumerate(stories):
+            key = f"{task}/{name}/{number}"
+            given = log.get(key)
+            if given is None:
+                given = _ask(reader, questions, background, task, name, number, story)
+                log.add(key, given)
+            if (given["question"], given["target"]) != (story.question, story.answer):
+                raise TitansError(f"{folder} holds answers to other stories: use another folder")
+            answers.append(given)
+            progress(f"{task} at {name}")
+        scores.append(_score(task, name, answers))
+    return BabilongResult(reader.name, questions, tuple(scores))
+
+
+def _settings(reader: Reader, questions: Questions) -> dict[str, Any]:
+    """What an answer depends on besides its task, length and number."""
+    return {
+        "benchmark": questions.name,
+        "model": reader.name,
+        "weights": reader.digest(),
+        "write": None if reader.policy is None else dataclasses.asdict(reader.policy),
+        "babi": None if questions.babi is None else str(questions.babi),
+        "background": questions.background,
+        "background_bytes": None if questions.background is None else _size(questions.background),
+        "shots": questions.shots,
+        "seed": questions.seed,
+    }
+
+
+def _size(source: str) -> int | None:
+    files = local_files(source)
+    return None if files is None else sum(path.stat().st_size for path in files)
+
+
+def _ask(
+    reader: Reader,
+    questions: Questions,
+    background: Background | None,
+    task: str,
+    length: str,
+    number: int,
+    story: Story,
+) -> dict[str, Any]:
+    rng = random.Random(f"{questions.seed}/{task}/{length}/{number}")
+    sample = make_sample(story, Length.parse(length).tokens, background, reader.count, rng)
+    text = prompt(task, sample.context, story.question, questions.shots)
+    return {
+        "question": story.question,
+        "target": story.answer,
+        "answer": reader.answer(text, NEW_TOKENS),
+        "prompt_tokens": reader.count(text),
+        "fact_positions": sample.positions,
+    }
+
+
+def _score(task: str, length: str, answers: list[dict[str, Any]]) -> Score:
+    correct = sum(is_right(task, given["question"], given["target"], given["answer"]) for given in answers)
+    tokens = sum(given["prompt_tokens"] for given in answers) / len(answers)
+    majority = max(collections.Counter(given["target"] for given in answers).values()) / len(answers)
+    return Score(task, length, tokens, len(answers), correct, *wilson(correct, len(answers)), majority)
+
+
+def _plot(result: BabilongResult) -> bytes:
+    """Draw accuracy by length, one line per task with its intervals, and dotted what the commonest answer has."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    places = {name: place for place, name in enumerate(result.questions.lengths)}
+    for index, task in enumerate(result.questions.tasks):
+        scores = [score for score in result.scores if score.task == task]
+        shift = 0.05 * (index - (len(result.questions.tasks) - 1) / 2)  # so that intervals do not hide each other
+        x = [places[score.length] + shift for score in scores]
+        error = [[s.accuracy - s.low for s in scores], [s.high - s.accuracy for s in scores]]
+        colour = f"C{index}"
+        axes.errorbar(x, [s.accuracy for s in scores], yerr=error, marker="o", capsize=3, label=task, color=colour)
+        axes.plot(x, [s.majority for s in scores], linestyle=":", marker=".", color=colour, alpha=0.7)
+    axes.plot([], [], color="#777777", linestyle=":", marker=".", label="commonest answer")
+    axes.set_xticks(list(places.values()), list(places))
+    title = f"{result.questions.name}: {Path(result.model).name}, {result.questions.samples} questions each"
+    axes.set(ylim=(-0.02, 1.02), xlabel="length (tokens of the model)", ylabel="right answers", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()

@@ -1,0 +1,250 @@
+"""S-NIAH of RULER on a model: which share of the needles it finds, by length and depth."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from titans import disk
+from titans.data.books import Words
+from titans.data.ruler import NEW_TOKENS, NeedleTask
+from titans.errors import TitansError
+from titans.evaluation.answer_log import AnswerLog
+from titans.evaluation.recall import wilson
+
+if TYPE_CHECKING:
+    from titans.evaluation.reading import Reader
+
+FILE, PLOT = "needle.json", "needle.png"
+OFFICIAL_SAMPLES = 500
+BANDS = 10  # of depth, in the heat map
+PROTOCOL = (
+    "RULER S-NIAH (pk, n, w taken to be niah_single_1, _2, _3), the plain template, prompt and answer prefix + 128 ≤ "
+    "length in the model's own tokens without bos, greedy, 128 new tokens, a reference counts where the answer holds "
+    "it, case aside"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One needle, found or not.
+
+    Args:
+        task: "pk", "n" or "w".
+        length: tokens asked for.
+        index: which sample.
+        depth: of the needle, percent.
+        tokens: of the prompt and the answer's beginning.
+        references: the right answers.
+        text: what the model wrote.
+        score: share of the references that the text holds.
+    """
+
+    task: str
+    length: int
+    index: int
+    depth: float
+    tokens: int
+    references: tuple[str, ...]
+    text: str
+    score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class NeedleResult:
+    """What `needle` measured.
+
+    Args:
+        model: its name.
+        tasks: in the order asked for.
+        lengths: tokens of the samples, with their answers.
+        samples: of each task and length.
+        seed: of the samples.
+        deviations: from RULER's protocol.
+        answers: all of them.
+    """
+
+    model: str
+    tasks: tuple[str, ...]
+    lengths: tuple[int, ...]
+    samples: int
+    seed: int
+    deviations: tuple[str, ...]
+    answers: tuple[Answer, ...]
+
+    def of(self, task: str, length: int) -> list[Answer]:
+        """Return the answers of a task at one length."""
+        return [answer for answer in self.answers if (answer.task, answer.length) == (task, length)]
+
+    def accuracy(self, task: str, length: int) -> tuple[float, float, float]:
+        """Return the mean score of a task at one length, and its 95 % Wilson interval."""
+        correct = math.fsum(answer.score for answer in self.of(task, length))
+        return correct / self.samples, *wilson(correct, self.samples)
+
+    def band(self, task: str, length: int, band: int) -> tuple[float, int] | None:
+        """Return the mean score in a tenth of the depths, from the start of the text, and of how many; None of none."""
+        scores = [a.score for a in self.of(task, length) if min(int(a.depth * BANDS / 100), BANDS - 1) == band]
+        return (math.fsum(scores) / len(scores), len(scores)) if scores else None
+
+    def save(self, folder: Path) -> None:
+        """Write `needle.json` and the picture `needle.png`, each whole or not at all.
+
+        Args:
+            folder: made if it does not exist.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        disk.replace_json(folder / FILE, self._as_json())
+        disk.replace(folder / PLOT, _plot(self))
+
+    def _as_json(self) -> dict[str, Any]:
+        cells = []
+        for task in self.tasks:
+            for length in self.lengths:
+                accuracy, low, high = self.accuracy(task, length)
+                bands = [self.band(task, length, band) for band in range(BANDS)]
+                depths = [None if cell is None else {"accuracy": cell[0], "samples": cell[1]} for cell in bands]
+                cell = {"task": task, "length": length, "accuracy": accuracy, "low": low, "high": high}
+                cells.append({**cell, "depths": depths})
+        content = {**dataclasses.asdict(self), "protocol": PROTOCOL, "cells": cells}
+        return {**content, "answers": content.pop("answers")}  # the long part last
+
+
+def score(text: str, references: Sequence[str]) -> float:
+    """Return the share of references that a text holds, case aside."""
+    held = [reference.lower() in text.lower() for reference in references]
+    return sum(held) / len(held)
+
+
+def needle(
+    reader: Reader,
+    tasks: Sequence[str],
+    lengths: Sequence[int],
+    words: Words | None = None,
+    *,
+    samples: int = OFFICIAL_SAMPLES,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> NeedleResult:
+    """Ask a model for needles.
+
+    Args:
+        reader: the model.
+        tasks: of "pk", "n" and "w".
+        lengths: tokens of a sample, the 128 of its answer among them.
+        words: the text of n and w.
+        samples: of each task and length. Default 500, as RULER.
+        seed: of the samples: the same for every model with the same tokenizer.
+        folder: where answers are kept as they come, and from where an interrupted evaluation goes on. Default: nowhere.
+        progress: called with the share of the tokens read, and what is being read. Default: nothing.
+
+    Returns:
+        All answers.
+
+    Raises:
+        TitansError: something does not fit, or the folder holds answers of another model, text or seed.
+    """
+    for name, given in (("tasks", tasks), ("lengths", lengths)):
+        if not given or len(set(given)) < len(given):
+            raise TitansError(f"the {name} are {', '.join(map(str, given)) or 'none'}: expected one or more, each once")
+    made = {task: NeedleTask(task, reader.count, words) for task in tasks}
+    for task in made.values():
+        task.check(min(lengths))
+    if reader.longest is not None and max(lengths) > reader.longest:
+        raise TitansError(
+            f"the model reads at most {reader.longest:,} tokens (max_position_embeddings), and the lengths go up to "
+            f"{max(lengths):,}: ask for shorter ones"
+        )
+    log = AnswerLog(folder, {"benchmark": "needle", "model": reader.digest(), "seed": seed})
+    answers, done, total = [], 0, samples * sum(lengths) * len(made)
+    for task in made.values():
+        for length in lengths:
+            for index in range(samples):
+                if progress is not None:
+                    progress(done / total, f"{task.name}, {length:,} tokens, {index + 1} of {samples}")
+                answers.append(_ask(reader, task, (length, seed, index), log))
+                done += length
+    return NeedleResult(
+        reader.name, tuple(tasks), tuple(lengths), samples, seed, _deviations(tasks, words, samples), tuple(answers)
+    )
+
+
+def _ask(reader: Reader, task: NeedleTask, which: tuple[int, int, int], log: AnswerLog) -> Answer:
+    length, seed, index = which
+    key = f"{task.name}/{task.haystack.digest}/{length}/{index}"
+    found = log.get(key)
+    if found is None:
+        sample = task.sample(length, seed, index)
+        text = reader.answer(sample.text, NEW_TOKENS)
+        found = {
+            "depth": sample.depth,
+            "tokens": sample.tokens,
+            "references": sample.references,
+            "text": text,
+            "score": score(text, sample.references),
+        }
+        log.add(key, found)
+    return Answer(task.name, length, index, **{**found, "references": tuple(found["references"])})
+
+
+def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tuple[str, ...]:
+    found = []
+    if words is not None and set(tasks) & {"n", "w"}:
+        text = "books of Project Gutenberg" if words.gutenberg else "the given text"
+        found.append(f"n and w hide their needle in {text} in place of RULER's essays")
+        found.append("sentences end by punctuation and capitals, not by NLTK's model")
+    found.append("filled up word by word or line by line, not in steps of 500 words or 25 lines")
+    if samples != OFFICIAL_SAMPLES:
+        found.append(f"{samples} samples, not {OFFICIAL_SAMPLES}")
+    return tuple(found)
+
+
+def _plot(result: NeedleResult) -> bytes:
+    """Draw the heat maps of the tasks, and the accuracy by length beside them."""
+    from matplotlib.figure import Figure
+
+    panels = len(result.tasks) + 1
+    width = 1.8 + 0.55 * len(result.lengths)
+    figure = Figure(figsize=(width * len(result.tasks) + 5, 4.2), layout="constrained")
+    axes = figure.subplots(1, panels, width_ratios=[*[width] * len(result.tasks), 5], squeeze=False)[0]
+    labels = [_short(length) for length in result.lengths]
+    for panel, task in zip(axes[:-1], result.tasks, strict=True):
+        image = _heat_map(panel, result, task, labels)
+    figure.colorbar(image, ax=axes[:-1].tolist(), label="needles found", shrink=0.8)
+    for shift, task in enumerate(result.tasks):
+        points = [result.accuracy(task, length) for length in result.lengths]
+        means = [mean for mean, _, _ in points]
+        errors = [[max(0.0, m - low) for m, low, _ in points], [max(0.0, high - m) for m, _, high in points]]
+        at = [position + 0.08 * (shift - (len(result.tasks) - 1) / 2) for position in range(len(labels))]
+        axes[-1].errorbar(at, means, yerr=errors, marker="o", capsize=3, label=task)
+    axes[-1].set(xlabel="length, tokens", ylabel="needles found, with 95 % intervals", ylim=(-0.03, 1.03))
+    axes[-1].set_xticks(range(len(labels)), labels)
+    axes[-1].grid(alpha=0.3)
+    axes[-1].legend()
+    figure.suptitle(f"S-NIAH: {Path(result.model).name}, {result.samples} samples of each length")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    return picture.getvalue()
+
+
+def _heat_map(panel: Any, result: NeedleResult, task: str, labels: list[str]) -> Any:
+    cells = [[result.band(task, length, band) for length in result.lengths] for band in range(BANDS)]
+    values = [[math.nan if cell is None else cell[0] for cell in row] for row in cells]
+    panel.set_facecolor("lightgrey")  # where no needle was
+    image = panel.imshow(values, vmin=0, vmax=1, aspect="auto", cmap="viridis")
+    panel.set_xticks(range(len(labels)), labels)
+    panel.set_yticks([edge - 0.5 for edge in range(0, BANDS + 1, 2)], [f"{10 * edge} %" for edge in range(0, 11, 2)])
+    panel.set(title=task, xlabel="length, tokens", ylabel="depth of the needle")
+    return image
+
+
+def _short(length: int) -> str:
+    """Write a length as its readers do: 2K, 1M."""
+    for factor, letter in ((1 << 20, "M"), (1 << 10, "K")):
+        if length % factor == 0:
+            return f"{length // factor}{letter}"
+    return f"{length:,}"

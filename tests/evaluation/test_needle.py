@@ -1,0 +1,138 @@
+"""The evaluation counts what a known reader finds, and goes on where it was interrupted."""
+
+import json
+
+import pytest
+
+from titans.data import byte_tokenizer
+from titans.data.books import Words
+from titans.data.ruler import NeedleTask
+from titans.errors import TitansError
+from titans.evaluation.needle import needle, score
+from titans.evaluation.reading import Reader
+from titans.evaluation.recall import wilson
+
+pytest.importorskip("wonderwords", reason="wonderwords is not installed")
+WORDS = Words(("Some", "words.", "No", "more."), (0, 2), gutenberg=True)
+
+
+class Half:
+    """Reads bytes, and finds what lies in the first half of the text, in capitals."""
+
+    name, longest = "half", None
+
+    def __init__(self):
+        self.asked = []
+
+    def count(self, text):
+        return len(text.encode())
+
+    def digest(self):
+        return "half"
+
+    def answer(self, prompt, max_new_tokens, stop=()):
+        assert max_new_tokens == 128
+        self.asked.append(prompt)
+        key = prompt.split(" for ")[-1].removesuffix(" mentioned in the provided text is")
+        at = prompt.index(f"s for {key} is: ")
+        value = prompt[at:].split(": ")[1].split(".")[0]
+        middle = (prompt.index("\n") + prompt.rindex("\n")) / 2
+        return f" It is {value.upper()}." if at < middle else " I forgot."
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "expected"),
+    [
+        (" 1234567.", ["1234567"], 1),
+        ("It is 91234567, or 12345678", ["1234567"], 1),  # a substring, whatever stands around it
+        ("123 4567", ["1234567"], 0),
+        ("1,234,567", ["1234567"], 0),
+        ("", ["1234567"], 0),
+        ("ABCD-EF", ["abcd-ef"], 1),
+        ("a, b", ["a", "B", "c", "d"], 0.5),
+    ],
+)
+def test_metric(text, references, expected):
+    assert score(text, references) == expected
+
+
+def test_counts_what_is_found_by_depth_and_length(tmp_path):
+    result = needle(Half(), ["pk", "w"], [2000, 3000], WORDS, samples=60, folder=tmp_path)
+    assert len(result.answers) == 240
+    for task in ("pk", "w"):
+        for length in (2000, 3000):
+            found = [a for a in result.of(task, length) if a.score]
+            assert max(a.depth for a in found) < 60
+            assert min(a.depth for a in result.of(task, length) if not a.score) > 40
+            assert result.accuracy(task, length) == (len(found) / 60, *wilson(len(found), 60))
+            bands = [result.band(task, length, band) for band in range(10)]
+            assert sum(cell[1] for cell in bands if cell) == 60
+            assert {cell[0] for cell in (*bands[:4], *bands[6:]) if cell} == {0.0, 1.0}
+            assert 0.3 < len(found) / 60 < 0.7
+    result.save(tmp_path)
+    written = json.loads((tmp_path / "needle.json").read_text())
+    assert [(cell["task"], cell["length"]) for cell in written["cells"]] == [
+        ("pk", 2000), ("pk", 3000), ("w", 2000), ("w", 3000)
+    ]  # fmt: skip
+    assert written["cells"][2]["accuracy"] == result.accuracy("w", 2000)[0]
+    assert "books of Project Gutenberg" in written["deviations"][0]
+    assert "60 samples, not 500" in written["deviations"]
+    assert (tmp_path / "needle.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_goes_on_after_a_torn_line_and_takes_more(tmp_path):
+    first = Half()
+    whole = needle(first, ["pk"], [1500], samples=6, folder=tmp_path)
+    path = tmp_path / "answers.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:-4])
+    again = Half()
+    assert needle(again, ["pk"], [1500], samples=6, folder=tmp_path) == whole
+    assert again.asked == first.asked[3:]
+    more = Half()
+    result = needle(more, ["pk", "n"], [1500, 1600], WORDS, samples=7, folder=tmp_path)
+    assert len(more.asked) == 4 * 7 - 6
+    assert result.of("pk", 1500)[:6] == list(whole.answers)
+
+
+def test_other_settings_are_refused(tmp_path):
+    needle(Half(), ["pk"], [1500], samples=1, folder=tmp_path)
+    with pytest.raises(TitansError, match="seed"):
+        needle(Half(), ["pk"], [1500], samples=1, seed=1, folder=tmp_path)
+    other = Half()
+    other.digest = lambda: "other"
+    with pytest.raises(TitansError, match="model"):
+        needle(other, ["pk"], [1500], samples=1, folder=tmp_path)
+    asked = Half()
+    words = Words(("Other", "words."), (0,), gutenberg=False)
+    needle(Half(), ["n"], [1500], WORDS, samples=1, folder=tmp_path)
+    needle(asked, ["n"], [1500], words, samples=1, folder=tmp_path)  # another text makes other questions
+    assert len(asked.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("tasks", "lengths", "message"),
+    [
+        (["pk"], [], "lengths are none"),
+        (["pk", "pk"], [1000], "each once"),
+        (["pk"], [1000, 90], "at least"),
+        (["n"], [1000], "books or essays"),
+        (["pk"], [1000, 2000], "at most 1,500 tokens"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_read(tasks, lengths, message):
+    reader = Half()
+    reader.longest = 1500
+    with pytest.raises(TitansError, match=message):
+        needle(reader, tasks, lengths)
+    assert reader.asked == []
+
+
+def test_a_titans_model_gives_what_it_gives_on_the_whole_prompt(make_model):
+    model, tokenizer = make_model("lmm").double(), byte_tokenizer()
+    result = needle(Reader(model, tokenizer, piece_length=100), ["pk"], [650], samples=1)
+    whole = Reader(model, tokenizer, piece_length=10_000)
+    task = NeedleTask("pk", whole.count)
+    expected = whole.answer(task.sample(650, 0, 0).text, 128)
+    assert [answer.text for answer in result.answers] == [expected]
+    assert expected
