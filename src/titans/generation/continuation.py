@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,16 +57,51 @@ def continue_text(
         raise TitansError(f"top_p is {top_p}, expected a number from 0 to 1")
     generator = seeded(seed)
     logits, state, context = _read(model, tokenizer, prompt, policy)
-    writer = TextWriter(tokenizer, context)
+    yield from write_tokens(
+        lambda ids, state: _step(model, ids, state),
+        (logits, state),
+        TextWriter(tokenizer, context),
+        lambda logits: sample(logits, temperature, top_p, generator),
+        max_new_tokens=max_new_tokens,
+        ends={tokenizer.eos_token_id},
+    )
+
+
+def write_tokens(
+    step: Callable[[list[int], Any], tuple[Tensor, Any]],
+    read: tuple[Tensor, Any],
+    writer: TextWriter,
+    choose: Callable[[Tensor], int],
+    *,
+    max_new_tokens: int,
+    ends: Container[int | None],
+) -> Iterator[str]:
+    """Write token by token after what was read.
+
+    Args:
+        step: reads tokens after a state: the logits `[vocab_size]` of the next one, and the state after them.
+        read: the logits and the state after the prompt.
+        writer: makes text of the tokens.
+        choose: the next token, from its logits.
+        max_new_tokens: stop after this many tokens, or at one of `ends`.
+        ends: tokens that end the text and are no part of it.
+
+    Yields:
+        Whole characters, as soon as they are known.
+
+    Raises:
+        TitansError: the model fails.
+    """
+    logits, state = read
     for left in reversed(range(max_new_tokens)):
-        token = sample(logits, temperature, top_p, generator)
-        if token == tokenizer.eos_token_id:
+        token = choose(logits)
+        if token in ends:
             break
         if text := writer.add(token):
             yield text
         if left:  # nothing is predicted after the last token
             with refused_as("the model cannot go on with the text"):
-                logits, state = _step(model, [token], state)
+                logits, state = step([token], state)
     if text := writer.flush():
         yield text
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_config(name: str) -> Any:
-    """Load a model's configuration.
+    """Load the configuration of a Titans model.
 
     Args:
         name: a model folder or a hub id.
@@ -28,9 +28,27 @@ def load_config(name: str) -> Any:
     Raises:
         TitansError: there is none, or it is that of another kind of model.
     """
-    from transformers import AutoConfig
-
     from titans.models.configuration import TitansConfig
+
+    config = load_any_config(name)
+    if not isinstance(config, TitansConfig):
+        raise TitansError(f'"{name}" is a {config.model_type} model, expected a Titans model')
+    return config
+
+
+def load_any_config(name: str) -> Any:
+    """Load the configuration of a model of any kind.
+
+    Args:
+        name: a model folder or a hub id.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        TitansError: there is none.
+    """
+    from transformers import AutoConfig
 
     path = Path(name)
     if path.exists():
@@ -39,12 +57,9 @@ def load_config(name: str) -> Any:
     elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise TitansError(f'there is no model folder "{name}": expected a path or a hub id like owner/name')
     try:
-        config = AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name)
     except (OSError, ValueError, TypeError, StrictDataclassError) as error:
         raise TitansError(f'cannot load the model "{name}": {first_line(error)}') from error
-    if not isinstance(config, TitansConfig):
-        raise TitansError(f'"{name}" is a {config.model_type} model, expected a Titans model')
-    return config
 
 
 def load_model(name: str) -> PreTrainedModel:
@@ -71,6 +86,33 @@ def load_model(name: str) -> PreTrainedModel:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
     _check_complete(name, found, model.all_tied_weights_keys)
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def load_causal_model(name: str) -> PreTrainedModel:
+    """Load a causal language model of any kind that transformers knows, from safetensors only and without remote code.
+
+    Args:
+        name: a model folder or a hub id.
+
+    Returns:
+        The model, on the CPU, for inference.
+
+    Raises:
+        TitansError: there is none, it is no causal language model, or its weights are missing, damaged or those of
+            another model.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    config = load_any_config(name)
+    try:
+        load: Any = AutoModelForCausalLM.from_pretrained
+        model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
+    _check_complete(name, {**found, "unexpected_keys": []}, model.all_tied_weights_keys)  # buffers of older versions
     loaded: PreTrainedModel = model.eval()
     return loaded
 

@@ -1,0 +1,193 @@
+"""Causal language models that read a text of any length and go on greedily: ours, and those of Hugging Face."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from titans.data.reasons import refused_as
+from titans.data.tokenizers import check_vocabulary, encode_batch, load_tokenizer
+from titans.errors import TitansError
+from titans.generation.continuation import write_tokens
+from titans.generation.sampling import sample, seeded
+from titans.generation.text import StopFilter, TextWriter
+
+if TYPE_CHECKING:
+    from titans.models.write_policy import WritePolicy
+
+
+class Reader:
+    """A causal language model that reads texts of any length and goes on greedily.
+
+    A Titans model streams the text with its state carried from piece to piece, in constant memory. Other models read
+    it in pieces with their key-value cache; those of Hugging Face that keep a recurrent state (as Mamba) read it in
+    one pass, as they cannot go on from a state with more than one token.
+
+    Args:
+        model: a causal language model, on any device; put into evaluation mode.
+        tokenizer: its tokenizer.
+        piece_length: tokens of one forward pass; changes speed and memory, not the answer. Default 2048.
+        policy: which tokens the memories of a Titans model write. Default: all.
+
+    Raises:
+        TitansError: the tokenizer is larger than the model's vocabulary, or a policy is given for a model that has no
+            memory of ours, or the model is of a kind that takes no cache.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, piece_length: int = 2048, policy: WritePolicy | None = None
+    ) -> None:
+        from titans.models.configuration import TitansConfig
+
+        check_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
+        self.model, self.tokenizer, self.policy = model.eval(), tokenizer, policy
+        self.ours = isinstance(model.config, TitansConfig)
+        accepted = inspect.signature(model.forward).parameters
+        if "cache" not in accepted:
+            raise TitansError(f"a {model.config.model_type} model takes no cache, so that it cannot be read in pieces")
+        if policy is not None and not self.ours:
+            raise TitansError(f"write policies are for Titans models, and this is a {model.config.model_type} model")
+        self.name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
+        self._piece_length = None if not self.ours and getattr(model, "_is_stateful", False) else piece_length
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._start = self._tokens_at_the_start()
+        self._ends = _end_tokens(model, tokenizer)
+
+    def count(self, text: str) -> int:
+        """Count the tokens of a text, without special tokens."""
+        return len(self._encode(text))
+
+    def answer(self, prompt: str, max_new_tokens: int, stop: Sequence[str] = ()) -> str:
+        """Go on from a text with the likeliest tokens.
+
+        Args:
+            prompt: the text; a special token that it happens to spell is ordinary text.
+            max_new_tokens: stop after so many tokens, or at a token that ends a text.
+            stop: end before the first of these strings.
+
+        Returns:
+            The new text.
+
+        Raises:
+            TitansError: the prompt and the answer are longer than the model's positions, the prompt is empty and there
+                is no bos token, or the model fails.
+        """
+        ids = self._start + self._encode(prompt)
+        self._check_length(len(ids), max_new_tokens)
+        logits, state = self._read(ids)
+        words = write_tokens(
+            self._step,
+            (logits, state),
+            TextWriter(self.tokenizer, ids),
+            lambda scores: sample(scores, 0.0, 1.0, seeded(0)),
+            max_new_tokens=max_new_tokens,
+            ends=self._ends,
+        )
+        wanted, written = StopFilter(stop), ""
+        for text in words:
+            written += wanted.add(text)
+            if wanted.stopped:
+                return written
+        return written + wanted.flush()
+
+    def _encode(self, text: str) -> list[int]:
+        """In one call: a subword tokenizer cuts a text and its pieces differently."""
+        return encode_batch(self.tokenizer, [text])[0]
+
+    def _tokens_at_the_start(self) -> list[int]:
+        """What stands before a text: our models are trained with bos, of others the tokenizer knows it."""
+        if self.ours:
+            return [] if self.tokenizer.bos_token_id is None else [self.tokenizer.bos_token_id]
+        special = set(self.tokenizer.all_special_ids)
+        return list(itertools.takewhile(lambda token: token in special, self.tokenizer("a")["input_ids"]))
+
+    def _check_length(self, tokens: int, new: int) -> None:
+        if not tokens:
+            raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if not self.ours and limit is not None and tokens + new > limit:
+            raise TitansError(
+                f"the prompt has {tokens:,} tokens and the answer up to {new:,}, but the model reads at most {limit:,} "
+                "(max_position_embeddings): give shorter texts"
+            )
+
+    def _read(self, ids: list[int]) -> tuple[Tensor, Any]:
+        with torch.inference_mode():
+            state = None if self.policy is None else self.policy.start(self.model.initial_state(1))
+        length = self._piece_length or len(ids)
+        with refused_as("the model cannot read the text"):
+            for start in range(0, len(ids), length):
+                logits, state = self._step(ids[start : start + length], state)
+        return logits, state
+
+    def _step(self, ids: list[int], state: Any) -> tuple[Tensor, Any]:
+        """Read tokens: the logits `[vocab_size]` of the next one, on the CPU, and the state after them."""
+        with torch.inference_mode():
+            tokens = torch.tensor([ids], device=self.model.device)
+            outputs = self.model(tokens, cache=state, use_cache=True, **self._last_only)
+            return outputs.logits[0, -1].float().cpu(), outputs.cache
+
+
+def load_reader(name: str, device: str | None = None, write: str = "always") -> Reader:
+    """Load a model and its tokenizer for reading.
+
+    Args:
+        name: the folder or hub id of a Titans model or of any causal language model of Hugging Face, in safetensors.
+        device: as "cpu" or "cuda:1". Default: the accelerator of this machine, or its CPU.
+        write: what the memories of a Titans model take in: "always", "gated" (with the folder's policy) or "never".
+
+    Returns:
+        The reader.
+
+    Raises:
+        TitansError: something cannot be loaded or does not fit, or there is no such device.
+    """
+    from titans.models.configuration import TitansConfig
+    from titans.training.pretrained import load_any_config, load_causal_model, load_model
+
+    where = _device(device)
+    ours = isinstance(load_any_config(name), TitansConfig)
+    policy = _policy(name, write) if ours and write != "always" else None
+    if not ours and write != "always":
+        raise TitansError(f'"{name}" is no Titans model and has no memory that could write "{write}"')
+    model: Any = load_model(name) if ours else load_causal_model(name)
+    tokenizer = load_tokenizer(name)
+    try:
+        model = model.to(where)
+    except (RuntimeError, AssertionError) as error:
+        raise TitansError(f'the model cannot be put on the device "{where}": {error}') from error
+    reader = Reader(model, tokenizer, policy=policy)
+    reader.name = name
+    return reader
+
+
+def _policy(name: str, write: str) -> WritePolicy:
+    from titans.models.write_policy import WritePolicy
+
+    if write != "gated":
+        return WritePolicy(write)
+    policy = WritePolicy.load(name)
+    if policy is None:
+        raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
+    return policy
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return best or torch.device("cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise TitansError(f'there is no device "{name}": expected one such as cpu, cuda or cuda:1') from error
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> set[int | None]:
+    """The tokens at which a text ends, by the tokenizer and by the model's generation settings."""
+    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return {tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}

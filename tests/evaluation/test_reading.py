@@ -1,0 +1,130 @@
+"""Reading in pieces gives the answer of reading at once, for our models and for others."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
+
+from titans import WritePolicy
+from titans.data import byte_tokenizer
+from titans.errors import TitansError
+from titans.evaluation.reading import Reader, load_reader
+
+BYTES = byte_tokenizer()
+TEXT = "The grass is green. The sky is blué."
+OTHERS = {
+    "llama": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=259,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=256,
+            initializer_range=0.5,
+        )
+    ),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=259, n_embd=16, n_layer=2, n_head=2, n_positions=256, initializer_range=0.5)
+    ),
+    "mamba": lambda: MambaForCausalLM(
+        MambaConfig(vocab_size=259, hidden_size=16, state_size=4, num_hidden_layers=2, initializer_range=0.5)
+    ),
+}
+
+
+def other(name):
+    torch.manual_seed(0)
+    model = OTHERS[name]().eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def whole(model, start, text, new):
+    """Greedy, the whole text read again for each token, up to eos."""
+    ids = start + list(text.encode())
+    read = len(ids)
+    while len(ids) < read + new:
+        with torch.no_grad():
+            token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+        if token == BYTES.eos_token_id:
+            break
+        ids.append(token)
+    return ids[read:]
+
+
+@pytest.mark.parametrize("variant", ["mac", "lmm"])
+def test_titans_stream_equals_one_pass(make_model, variant):
+    model = make_model(variant).double()
+    expected = whole(model, [256], TEXT, 6)
+    answers = {Reader(model, BYTES, piece_length=length).answer(TEXT, 6) for length in (7, 1000)}
+    assert answers == {BYTES.decode(expected)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_in_pieces_equal_one_pass(name):
+    model = other(name)
+    expected = BYTES.decode(whole(model, [], TEXT, 6))
+    assert [Reader(model, BYTES, piece_length=length).answer(TEXT, 6) for length in (5, 1000)] == [expected] * 2
+
+
+def test_counts_tokens_without_special_ones():
+    reader = Reader(other("llama"), BYTES)
+    assert (reader.count(""), reader.count("aé"), reader.count("<|bos|>")) == (0, 3, 7)
+    assert reader.count("x" * 200_000) == 200_000
+
+
+def test_ends_at_stop_strings_and_end_tokens(make_model):
+    model = make_model("lmm").double()
+    full = Reader(model, BYTES).answer("ab", 20)
+    middle = full[10:12]
+    assert Reader(model, BYTES).answer("ab", 20, [middle]) == full[: full.index(middle)]
+    assert Reader(model, BYTES).answer("ab", 20, ["no such text"]) == full
+    llama = other("llama")
+    token = whole(llama, [], "ab", 1)[0]
+    llama.generation_config.eos_token_id = [300, token]
+    assert Reader(llama, BYTES).answer("ab", 5) == ""
+
+
+def test_follows_the_policy(make_model):
+    model = make_model("lmm")
+    always, never = (Reader(model, BYTES, policy=WritePolicy(write)).answer(TEXT, 20) for write in ("always", "never"))
+    assert always == Reader(model, BYTES).answer(TEXT, 20) != never
+
+
+def test_refuses_in_one_sentence(make_model, tmp_path):
+    with pytest.raises(TitansError, match=r"250 tokens and the answer up to 7, .* at most 256"):
+        Reader(other("llama"), BYTES).answer("x" * 250, 7)
+    Reader(other("llama"), BYTES).answer("x" * 250, 6)
+    with pytest.raises(TitansError, match="write policies are for Titans"):
+        Reader(other("llama"), BYTES, policy=WritePolicy("never"))
+    with pytest.raises(TitansError, match="larger than the model's vocabulary"):
+        Reader(make_model(vocab_size=100), BYTES)
+    with pytest.raises(TitansError, match="no bos token"):
+        Reader(other("llama"), BYTES).answer("", 1)
+    with pytest.raises(TitansError, match="holds no model"):
+        load_reader(str(tmp_path))
+    with pytest.raises(TitansError, match='no device "warp"'):
+        load_reader(str(tmp_path), device="warp")
+    model = other("llama")
+    model.lm_head.weight.data.fill_(float("nan"))
+    with pytest.raises(TitansError, match="NaN"):
+        Reader(model, BYTES).answer("x", 1)
+
+
+@pytest.mark.parametrize("name", ["llama", "mac"])
+def test_loads_any_folder(make_model, tmp_path, name):
+    model = make_model("mac") if name == "mac" else other("llama")
+    model.save_pretrained(tmp_path)
+    BYTES.save_pretrained(tmp_path)
+    reader = load_reader(str(tmp_path), device="cpu")
+    assert reader.name == str(tmp_path)
+    assert reader.answer(TEXT, 8) == Reader(model, BYTES).answer(TEXT, 8)
+    if name == "llama":
+        with pytest.raises(TitansError, match="no Titans model"):
+            load_reader(str(tmp_path), write="never")
+        (tmp_path / "model.safetensors").write_bytes(b"damaged")
+        with pytest.raises(TitansError, match="cannot load the weights"):
+            load_reader(str(tmp_path))
+    else:
+        with pytest.raises(TitansError, match="no write policy"):
+            load_reader(str(tmp_path), write="gated")
