@@ -10,6 +10,7 @@ import typer
 from titans.cli._loading import Write, load_for_inference, load_write_policy, shares
 from titans.cli._progress import progress_counter
 from titans.cli.evaluate_forecasting import forecasting
+from titans.cli.language import lm
 from titans.cli.probe import recall, state
 
 if TYPE_CHECKING:
@@ -89,3 +90,4 @@ def _print(result: PerplexityResult) -> None:
 app.command()(forecasting)
 app.command()(recall)
 app.command()(state)
+app.command()(lm)
