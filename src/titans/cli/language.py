@@ -90,7 +90,7 @@ def _print(result: LanguageResult) -> None:
     rows = [["task", "documents", "metric", "value", "95 % interval"]]
     for task in result.tasks:
         for name, metric in task.shown.items():
-            rows.append([task.task, f"{task.documents:,}", name, *_cells(name, metric)])
+            rows.append([task.task, f"{task.documents:,} of {task.of:,}", name, *_cells(name, metric)])
     if result.average is not None:
         rows.append(["average of the accuracies", "", "", f"{result.average:.1%}", ""])
     print_table(rows, f"lm-evaluation-harness: {result.model}")

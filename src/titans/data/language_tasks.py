@@ -63,9 +63,9 @@ def local_task(folder: Path, name: str) -> LocalTask | None:
         task = read(path)
     except UnicodeDecodeError as error:
         raise TitansError(f"{path} is not UTF-8: {error}") from error
-    except (EOFError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, TitansError):
-            raise
+    except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
+        if isinstance(error, TitansError) or getattr(error, "filename", None) is not None:
+            raise  # both say already which file it is
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise TitansError(f"{path} is no {name} file as expected: {reason}") from error
     if not task.rows:

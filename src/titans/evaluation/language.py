@@ -118,9 +118,8 @@ class LanguageResult:
         if any("word_perplexity" in task.metrics for task in self.tasks):
             whole = f", whole documents read in windows of {self.window:,} tokens, the memory fresh in each"
         deviations = list(dict.fromkeys(task.deviation for task in self.tasks if task.deviation))
-        partial = [f"{task.documents} of {task.of} of {task.task}" for task in self.tasks if task.documents < task.of]
-        if partial:
-            deviations.append(f"only some documents, drawn with seed {self.seed} ({', '.join(partial)})")
+        if any(task.documents < task.of for task in self.tasks):
+            deviations.append(f"not all documents, but some drawn with seed {self.seed}")
         deviations += [f"{task.cut} prompts of {task.task} cut on the left" for task in self.tasks if task.cut]
         return f"protocol: lm-evaluation-harness {self.harness}{whole}; deviations: {'; '.join(deviations) or 'none'}"
 
@@ -201,7 +200,9 @@ def _run(lm: Any, task: Any, local: LocalTask | None, limit: int | None, seed: i
     metrics = {}
     for metric, value in measured.metrics.items():
         if not math.isfinite(value):
-            raise TitansError(f"{name} gives {metric} {value}: the model's weights are damaged, or its training diverged")
+            raise TitansError(
+                f"{name} gives {metric} {value}: the model's weights are damaged, or its training diverged"
+            )
         metrics[metric] = _interval(value, [row[metric] for row in measured.documents if metric in row])
     return TaskResult(
         task=name if local is None else f"{name}{LOCAL}",
