@@ -56,10 +56,10 @@ def test_plain_lm_eval_on_a_folder(folder, tmp_path):
     pytest.importorskip("lm_eval")
     (tmp_path / "data.jsonl").write_text('{"question": "q", "label": 0}\n')
     (tmp_path / "task.yaml").write_text(TASK.replace("DATA", str(tmp_path / "data.jsonl")))
-    model = f"pretrained={folder},trust_remote_code=True"
+    model = ["--model", "hf", "--model_args", f"pretrained={folder},trust_remote_code=True", "--device", "cpu"]
+    task = ["--tasks", str(tmp_path / "task.yaml"), "--output_path", str(tmp_path / "out")]
     done = subprocess.run(
-        [sys.executable, "-m", "lm_eval", "--model", "hf", "--model_args", model, "--device", "cpu"]
-        + ["--tasks", str(tmp_path / "task.yaml"), "--output_path", str(tmp_path / "out")],
+        [sys.executable, "-m", "lm_eval", *model, *task],
         env={**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
