@@ -37,7 +37,7 @@ def hub_or_cache() -> Iterator[None]:
 
 def _answers() -> bool:
     from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import get_session
 
     if constants.HF_HUB_OFFLINE:
         return False

@@ -176,7 +176,12 @@ def evaluate_language(
     require_harness()
     from importlib.metadata import version
 
-    settings = {"benchmark": "lm", "model": name, "data": None if data is None else str(data), "limit": limit}
+    settings: dict[str, Any] = {
+        "benchmark": "lm",
+        "model": name,
+        "data": None if data is None else str(data),
+        "limit": limit,
+    }
     settings |= {"seed": seed, "max_length": max_length, "harness": version("lm_eval")}
     if len(set(tasks)) < len(tasks) or not tasks:
         raise TitansError(f"the tasks are {', '.join(tasks) or 'none'}: give each once, and one at least")
@@ -261,8 +266,8 @@ def _plot(result: LanguageResult) -> bytes:
     from matplotlib.figure import Figure
 
     shown = [(task, name, metric) for task in result.tasks for name, metric in task.shown.items()]
-    kinds = ([one for one in shown if "perplexity" not in one[1]], [one for one in shown if "perplexity" in one[1]])
-    kinds = tuple(kind for kind in kinds if kind)
+    kinds = [[one for one in shown if ("perplexity" in one[1]) == perplexity] for perplexity in (False, True)]
+    kinds = [kind for kind in kinds if kind]
     figure = Figure(figsize=(8, 1.6 + 0.4 * len(shown)), layout="constrained")
     rows = figure.subplots(len(kinds), 1, squeeze=False, height_ratios=[len(kind) + 0.5 for kind in kinds])[:, 0]
     for axes, kind in zip(rows, kinds, strict=True):

@@ -212,7 +212,7 @@ def has_limit(model: Any) -> bool:
 def _lm_class() -> Any:
     from lm_eval.models.huggingface import HFLM
 
-    class CountingLM(HFLM):  # type: ignore[misc, unused-ignore]
+    class CountingLM(HFLM):  # type: ignore[misc]
         """The harness's Hugging Face model, with one progress for all and a count of the prompts it cuts."""
 
         cut = 0
