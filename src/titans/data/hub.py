@@ -36,8 +36,7 @@ def hub_or_cache() -> Iterator[None]:
 
 
 def _answers() -> bool:
-    from huggingface_hub import constants
-    from huggingface_hub import get_session
+    from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
         return False
