@@ -11,6 +11,7 @@ from titans.cli._loading import Write, load_for_inference, load_write_policy, sh
 from titans.cli._progress import progress_counter
 from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
+from titans.cli.language import lm
 from titans.cli.needle import needle
 from titans.cli.probe import recall, state
 
@@ -92,4 +93,5 @@ app.command()(forecasting)
 app.command()(recall)
 app.command()(state)
 app.command()(babilong)
+app.command()(lm)
 app.command()(needle)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -222,6 +224,21 @@ class TitansConfig(StackConfig):
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Write config.json, and what lets programs that know nothing of this package load the folder.
+
+        Args:
+            save_directory: made if it does not exist.
+            push_to_hub: also upload it. Default False.
+            **kwargs: as `PreTrainedConfig.save_pretrained` has them.
+        """
+        code = Path(__file__).with_name("modeling_titans.py")
+        names = {"AutoConfig": "TitansConfig", "AutoModel": "TitansModel", "AutoModelForCausalLM": "TitansForCausalLM"}
+        self.auto_map = {auto: f"{code.stem}.{name}" for auto, name in names.items()}
+        os.makedirs(save_directory, exist_ok=True)
+        Path(save_directory, code.name).write_bytes(code.read_bytes())
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def _check_sizes(self) -> None:
         super()._check_sizes()

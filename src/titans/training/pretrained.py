@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 
+from titans.data.hub import hub_or_cache
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 
@@ -57,7 +59,8 @@ def load_any_config(name: str) -> Any:
     elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise TitansError(f'there is no model folder "{name}": expected a path or a hub id like owner/name')
     try:
-        return AutoConfig.from_pretrained(name)
+        with contextlib.nullcontext() if path.exists() else hub_or_cache():
+            return AutoConfig.from_pretrained(name)
     except (OSError, ValueError, TypeError, StrictDataclassError) as error:
         raise TitansError(f'cannot load the model "{name}": {first_line(error)}') from error
 

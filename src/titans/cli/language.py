@@ -1,0 +1,104 @@
+"""`titans evaluate lm`: the tasks of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from titans.cli._loading import silence_loading
+from titans.cli._progress import progress_bar
+from titans.cli.compare import print_table
+from titans.errors import TitansError
+
+if TYPE_CHECKING:
+    from titans.evaluation.language import LanguageResult, Metric
+
+TASKS = "wikitext,lambada_openai,piqa,hellaswag,winogrande,arc_easy,arc_challenge,social_iqa,boolq"
+
+
+def lm(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder or hub id: Titans or any Hugging Face causal model.")
+    ],
+    tasks: Annotated[str, typer.Option(help="Tasks of the harness, separated by commas.")] = TASKS,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Take the documents from files in this folder, as far as it has them."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many documents of each task, drawn by --seed. Default all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of documents.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences of one forward pass.")] = 1,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Tokens of a window of wikitext, and the most that is left of a prompt. Default: the model's limit; "
+            "a model without one reads windows of 2,048 and whole prompts.",
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="As cpu or cuda:1. Default: the best of this machine.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write language.json and a plot here, and keep finished tasks."),
+    ] = None,
+) -> None:
+    """Accuracies and perplexities on EleutherAI's lm-evaluation-harness, without examples in the prompt.
+
+    Finished tasks in --out are not repeated.
+
+    [bold]Example:[/] titans evaluate lm runs/tiny-cpu --tasks piqa,hellaswag --data evals --limit 200 --out report
+    """
+    from titans.evaluation.language_harness import require_harness
+
+    require_harness()
+    if data is not None and not data.is_dir():
+        raise TitansError(f"there is no folder {data}: expected one that holds the tasks' files")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    from titans.evaluation.language import evaluate_language
+    from titans.evaluation.reading import load_reader
+
+    silence_loading()
+    reader = load_reader(model, device)
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    with progress_bar() as progress:
+        bars = {name: progress.add_task(name, total=1.0) for name in names}
+        result = evaluate_language(
+            reader.model,
+            reader.tokenizer,
+            names,
+            name=model,
+            data=data,
+            limit=limit,
+            seed=seed,
+            batch_size=batch_size,
+            max_length=max_length,
+            folder=out,
+            progress=lambda name, share: progress.update(bars[name], completed=share),
+        )
+    _print(result)
+    if out is not None:
+        result.save(out)
+        typer.echo(f"written: {out / 'language.json'}, {out / 'language.png'}")
+
+
+def _print(result: LanguageResult) -> None:
+    rows = [["task", "documents", "metric", "value", "95 % interval"]]
+    for task in result.tasks:
+        for name, metric in task.shown.items():
+            rows.append([task.task, f"{task.documents:,} of {task.of:,}", name, *_cells(name, metric)])
+    if result.average is not None:
+        rows.append(["average of the accuracies", "", "", f"{result.average:.1%}", ""])
+    print_table(rows, f"lm-evaluation-harness: {result.model}")
+    typer.echo(result.protocol)
+
+
+def _cells(name: str, metric: Metric) -> list[str]:
+    numbers = (metric.value, metric.low, metric.high)
+    share = name.startswith("acc")
+    value, low, high = ("" if n is None else f"{n:.1%}" if share else f"{n:.4g}" for n in numbers)
+    return [value, f"{low} – {high}" if low else ""]

@@ -1,0 +1,161 @@
+"""lm-evaluation-harness on our models: its numbers are those that a direct computation gives, with right intervals."""
+
+import json
+import logging
+import math
+
+import pytest
+import torch
+
+from titans.data import byte_tokenizer
+from titans.errors import TitansError
+from titans.evaluation.language import TABLE, LanguageResult, Metric, TaskResult, _interval, evaluate_language
+from titans.evaluation.recall import wilson
+
+WORDS = ("mass", "the sea", "a longer answer", "no", "thirty-two", "x")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Documents of three tasks."""
+    pytest.importorskip("lm_eval")
+    folder = tmp_path_factory.mktemp("data")
+    rows = [{"goal": f"goal {n}", "sol1": WORDS[n], "sol2": WORDS[-1 - n]} for n in range(6)]
+    (folder / "piqa_valid.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "piqa_valid-labels.lst").write_text("1\n0\n1\n0\n0\n1\n")
+    texts = [f"In the {word} there is a last word" for word in WORDS]
+    (folder / "lambada_test.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (folder / "wikitext-2.test.txt").write_text(
+        " = One = \n \n The lobster , a crab . \n \n = Two = \n \n" + " Word @-@ by word ." * 5
+    )
+    return folder
+
+
+@pytest.fixture
+def evaluate(make_model, folder):
+    """Evaluate a tiny model on the local documents."""
+    model = make_model("mac", bos_token_id=256, eos_token_id=257, pad_token_id=258).eval()
+
+    def evaluate(*tasks, **options):
+        return evaluate_language(model, byte_tokenizer(), tasks, data=folder, **options)
+
+    evaluate.model = model
+    return evaluate
+
+
+def log_likelihood(model, context, rest):
+    """The log-likelihood of a text after another, from one forward pass without padding."""
+    before = list(context.encode()) or [256]
+    ids = torch.tensor([before + list(rest.encode())])
+    with torch.no_grad():
+        scores = model(ids).logits.log_softmax(-1)[0]
+    return sum(float(scores[i - 1, ids[0, i]]) for i in range(len(before), ids.shape[1]))
+
+
+def test_numbers_are_those_of_a_direct_computation(evaluate, folder):
+    piqa, lambada, wikitext = evaluate("piqa", "lambada_openai", "wikitext", batch_size=4).tasks
+    right = []
+    rows = [json.loads(line) for line in (folder / "piqa_valid.jsonl").read_text().splitlines()]
+    for row, label in zip(rows, (1, 0, 1, 0, 0, 1), strict=True):
+        scores = [
+            log_likelihood(evaluate.model, f"Question: {row['goal']}\nAnswer:", f" {row[key]}")
+            for key in ("sol1", "sol2")
+        ]
+        right.append(scores.index(max(scores)) == label)
+    assert piqa.metrics["acc"].value == sum(right) / 6
+    assert (piqa.metrics["acc"].low, piqa.metrics["acc"].high) == wilson(sum(right), 6)
+    likelihoods = [log_likelihood(evaluate.model, f"In the {word} there is a last", " word") for word in WORDS]
+    assert lambada.metrics["perplexity"].value == pytest.approx(math.exp(-sum(likelihoods) / 6), rel=1e-4)
+    pages = [
+        " = One =\n\nThe lobster, a crab.\n\n",
+        " = Two =\n\n" + "Word-by word. " * 4 + "Word-by word .",
+    ]
+    total = sum(log_likelihood(evaluate.model, "", page) for page in pages)
+    words = 11 + 29  # pieces between white space of the articles as they are, the empty ones at the ends too
+    assert wikitext.metrics["word_perplexity"].value == pytest.approx(math.exp(-total / words), rel=1e-4)
+
+
+def test_intervals():
+    shares = _interval(0.75, [1, 1, 0, 1])
+    assert (shares.low, shares.high) == wilson(3, 4)
+    assert shares.standard_error == pytest.approx(0.25)  # sqrt(0.75 * 0.25 / 3)
+    mean = _interval(2.0, [1.0, 3.0])
+    assert (mean.standard_error, mean.low) == pytest.approx((1.0, 2 - 1.96))
+    perplexity = _interval(math.exp(2), [-1.0, -3.0])
+    assert perplexity.standard_error == pytest.approx(math.exp(2))
+    assert (perplexity.low, perplexity.high) == pytest.approx((math.exp(0.04), math.exp(3.96)))
+    weighted = _interval(math.exp(1.5), [(-1.0, 1), (-5.0, 3)])  # residuals 0.5 and -0.5
+    assert weighted.standard_error / weighted.value == pytest.approx(math.sqrt(0.5 * 2) / 4)
+    assert _interval(1.5 / math.log(2), [(-1.0, 1), (-5.0, 3)]).standard_error == pytest.approx(0.25 / math.log(2))
+    assert _interval(0.4, [1, 1, 0, 1]) == Metric(0.4)  # not known how that comes about
+
+
+def test_documents_are_drawn_with_the_seed_alone(evaluate):
+    drawn = {seed: evaluate("lambada_openai", limit=2, seed=seed) for seed in (1, 2)}
+    assert all(one.tasks[0].documents == 2 and one.tasks[0].of == 6 for one in drawn.values())
+    assert len({one.tasks[0].metrics["perplexity"].value for one in drawn.values()}) > 1
+    assert evaluate("lambada_openai", limit=2, seed=2).tasks == drawn[2].tasks
+    assert "not all documents, but some drawn with seed 2" in drawn[2].protocol
+
+
+def test_prompts_are_whole_and_those_that_are_cut_are_counted(evaluate):
+    whole = evaluate("lambada_openai")
+    assert whole.tasks[0].cut == 0
+    assert whole.protocol.endswith("deviations: none")
+    cut = evaluate("lambada_openai", max_length=30)  # 3 texts have more than 31 bytes
+    assert cut.tasks[0].cut == sum(len(f"In the {word} there is a last word") > 31 for word in WORDS)
+    assert cut.tasks[0].metrics["perplexity"].value != whole.tasks[0].metrics["perplexity"].value
+    assert f"{cut.tasks[0].cut} prompts of lambada_openai_local cut on the left" in cut.protocol
+
+
+def test_finished_tasks_are_not_repeated(evaluate, tmp_path, monkeypatch):
+    from lm_eval.api import task
+
+    done, before = [], (task.tqdm, logging.getLogger("lm_eval").level)
+    first = evaluate("piqa", folder=tmp_path, progress=lambda task, share: done.append((task, share)))
+    assert done[-1] == ("piqa", 1.0)
+    assert (task.tqdm, logging.getLogger("lm_eval").level) == before  # silenced for a while only
+    done.clear()
+    both = evaluate("piqa", "lambada_openai", folder=tmp_path, progress=lambda task, _: done.append(task))
+    assert set(done) == {"lambada_openai"}
+    assert both.tasks[0] == first.tasks[0]
+    with pytest.raises(TitansError, match="other settings \\(seed"):
+        evaluate("piqa", folder=tmp_path, seed=1)
+    both.save(tmp_path / "new")
+    kept = json.loads((tmp_path / "new" / "language.json").read_text())
+    assert kept["tasks"][0]["metrics"]["acc"]["value"] == first.tasks[0].metrics["acc"].value
+    assert kept["protocol"] == both.protocol
+    assert (tmp_path / "new" / "language.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_average_is_of_the_eight_accuracies():
+    def result(names):
+        tasks = [
+            TaskResult(name, 9, 9, 0, {metric: Metric(float(n)) for metric in TABLE[name]})
+            for n, name in enumerate(TABLE)
+            if name in names
+        ]
+        return LanguageResult("m", "0", 2048, 0, tuple(tasks))
+
+    assert result(TABLE).average == sum(range(1, 9)) / 8
+    assert result(set(TABLE) - {"wikitext"}).average == sum(range(1, 9)) / 8
+    assert result(set(TABLE) - {"boolq"}).average is None
+
+
+@pytest.mark.parametrize(
+    ("tasks", "options", "message"),
+    [
+        (["piqa", "piqa"], {}, "give each once"),
+        ([], {}, "one at least"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(evaluate, tasks, options, message):
+    with pytest.raises(TitansError, match=message):
+        evaluate(*tasks, **options)
+
+
+def test_damaged_weights_are_refused(evaluate):
+    with torch.no_grad():
+        evaluate.model.model.norm.weight[:] = math.nan
+    with pytest.raises(TitansError, match="nan: the model's weights are damaged"):
+        evaluate("lambada_openai")
