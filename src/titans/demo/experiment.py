@@ -114,7 +114,7 @@ def _configuration(variant: str, intermediate_size: int) -> TitansConfig:
         memory_rule="token",
         memory_chunk_size=WINDOW,
         rope_theta=100.0,
-        initializer_range=0.125,
+        tie_word_embeddings=False,  # with tied ones attention takes several times as long to learn recall
         bos_token_id=256,
         eos_token_id=257,
         pad_token_id=258,
