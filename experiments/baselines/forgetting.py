@@ -16,7 +16,7 @@ from titans.evaluation.comparison import compare, load_comparison
 from titans.evaluation.comparison.report import markdown
 
 RECIPE = Path(__file__).with_name("mqar.yaml")
-SIZES = ("task.name=forgetting-mqar", "train=[12/2, 12/2, 24/4, 40/8]", "lengths=[40/8, 64/8, 128/8, 256/8]")
+SIZES = ("task.name=forgetting-mqar", "train=[12/2, 24/4, 40/8]", "lengths=[40/8, 64/8, 128/8, 256/8]")
 
 
 def main() -> None:
