@@ -86,7 +86,8 @@ def gated_delta_rule(
 
 def _prepare(x: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Bring `[B, N, H, d]` to `[B, H, N, d]`."""
-    return _without_padding(x, mask).to(dtype).transpose(1, 2)
+    without: Tensor = _without_padding(x, mask)
+    return without.to(dtype).transpose(1, 2)
 
 
 def _without_padding(x: Tensor | None, mask: Tensor | None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from typing import Any
 
@@ -10,6 +11,14 @@ import torch
 from torch import Tensor
 
 LEAST_LOG_DECAY = -60.0  # the kernels take differences of sums of logarithms, and -inf - -inf is no number
+
+KERNELS = {  # by whether there is a decay, whether one a channel, and whether the delta rule
+    (False, False, False): "simple_gla",
+    (True, False, False): "simple_gla",
+    (True, True, False): "gla",
+    (False, False, True): "delta_rule",
+    (True, False, True): "gated_delta_rule",
+}
 
 
 def applies(q: Tensor, log_decay: Tensor | None, beta: Tensor | None) -> bool:
@@ -44,21 +53,13 @@ def flash(
     Returns:
         The reads `[B, N, H, d_v]` and the memory after the last token.
     """
-    run: Any
     gates: dict[str, Tensor] = {}
     if log_decay is not None:
         gates["g"] = log_decay.float().clamp(min=LEAST_LOG_DECAY)
     if beta is not None:
         gates["beta"] = beta.to(q.dtype)
-        if log_decay is None:
-            from fla.ops.delta_rule import chunk_delta_rule as run
-        else:
-            from fla.ops.gated_delta_rule import chunk_gated_delta_rule as run
-    elif log_decay is not None and log_decay.dim() == 4:
-        from fla.ops.gla import chunk_gla as run
-    else:
-        from fla.ops.simple_gla import chunk_simple_gla as run
-    y, matrix = run(
-        q, k.to(q.dtype), v.to(q.dtype), **gates, scale=1.0, initial_state=matrix.contiguous(), output_final_state=True
-    )
-    return y, matrix
+    folder = KERNELS[log_decay is not None, log_decay is not None and log_decay.dim() == 4, beta is not None]
+    kernel: Any = getattr(importlib.import_module(f"fla.ops.{folder}"), f"chunk_{folder}")
+    inputs = (q, k.to(q.dtype), v.to(q.dtype))
+    y, end = kernel(*inputs, **gates, scale=1.0, initial_state=matrix.contiguous(), output_final_state=True)
+    return y, end
