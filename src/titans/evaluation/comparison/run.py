@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
@@ -193,7 +194,11 @@ def _run_in_processes(work: _Work, jobs: int) -> None:
 
 
 def _run_model(contestant: Contestant, comparison: Comparison, folder: Path, device: str, messages: Any) -> None:
+    parent = multiprocessing.parent_process()
+
     def report(share: float, what: str) -> None:
+        if parent is not None and not parent.is_alive():  # killed: nobody waits for what is done here
+            os._exit(1)
         if what.endswith(DONE):
             messages.put(what)
 

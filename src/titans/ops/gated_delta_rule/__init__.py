@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titans.ops.gated_delta_rule import flash
 from titans.ops.gated_delta_rule.chunked import chunked
 from titans.ops.gated_delta_rule.reference import reference
 from titans.ops.gated_delta_rule.state import GatedDeltaRuleState
@@ -26,7 +27,7 @@ def gated_delta_rule(
     *,
     chunk_size: int = 64,
     mask: Tensor | None = None,
-    implementation: str = "chunked",
+    implementation: str | None = None,
 ) -> tuple[Tensor, GatedDeltaRuleState]:
     """Write tokens into a matrix memory and read each at the memory as of that token.
 
@@ -54,7 +55,8 @@ def gated_delta_rule(
         state: the memory before the first token, from an earlier call, of B rows or one; never modified. None: empty.
         chunk_size: tokens that are treated together. Default 64.
         mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
-        implementation: "chunked", or "reference", the token-by-token oracle.
+        implementation: "chunked", or "reference", the token-by-token oracle. Default: the kernel of
+            flash-linear-attention where there is one for the call (docs/models.md), "chunked" otherwise.
 
     Returns:
         `(y, state)` with y `[B, N, H, d_v]`.
@@ -62,7 +64,7 @@ def gated_delta_rule(
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
     """
-    if implementation not in IMPLEMENTATIONS:
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation={implementation!r} is unknown: choose one of {', '.join(IMPLEMENTATIONS)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1")
@@ -70,19 +72,29 @@ def gated_delta_rule(
     matrix = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3]) if state is None else state.matrix
     dtype = torch.promote_types(q.dtype if state is None else matrix.dtype, torch.float32)
     matrix = matrix.to(dtype).expand(q.shape[0], -1, -1, -1)
+    if implementation is None and flash.applies(q, log_decay, beta):
+        q, k, v, log_decay, beta = (_without_padding(x, mask) for x in (q, k, v, log_decay, beta))
+        y, matrix = flash.flash(q, k, v, log_decay, beta, matrix)
+        return y, GatedDeltaRuleState(matrix)
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     gates = [x if x is None or x.dim() == 4 else x.unsqueeze(-1) for x in (log_decay, beta)]
     inputs: list[Any] = [None if x is None else _prepare(x, mask, dtype) for x in (q, k, v, *gates)]
     with torch.autocast(q.device.type, enabled=False):
-        y, matrix = IMPLEMENTATIONS[implementation](*inputs, matrix, chunk_size)  # type: ignore[call-arg]
+        y, matrix = IMPLEMENTATIONS[implementation or "chunked"](*inputs, matrix, chunk_size)  # type: ignore[call-arg]
     return y.transpose(1, 2).to(q.dtype), GatedDeltaRuleState(matrix)
 
 
 def _prepare(x: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Bring `[B, N, H, d]` to `[B, H, N, d]`, all 0 at padding: no key is written and nothing decays."""
-    if mask is not None:
-        x = x.masked_fill(~mask[:, :, None, None], 0.0)
-    return x.to(dtype).transpose(1, 2)
+    """Bring `[B, N, H, d]` to `[B, H, N, d]`."""
+    without: Tensor = _without_padding(x, mask)
+    return without.to(dtype).transpose(1, 2)
+
+
+def _without_padding(x: Tensor | None, mask: Tensor | None) -> Any:
+    """Make `[B, N, H]` or `[B, N, H, d]` 0 at padding: no key is written and nothing decays."""
+    if x is None or mask is None:
+        return x
+    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0.0)
 
 
 def _check_shapes(
