@@ -91,6 +91,7 @@ def test_models_in_processes_of_their_own_find_the_same(finished, tmp_path):
         compare(load_comparison(SMALLEST), tmp_path, jobs=0)
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
     comparison = load_comparison(SMALLEST, ["models.swa.learning_rates=[1e-3, 1e-2]"])
     contestant = dataclasses.replace(comparison.contestants[1], fields={"variant": "no such"})
