@@ -99,6 +99,14 @@ def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
         compare(dataclasses.replace(comparison, contestants=(contestant,)), tmp_path, jobs=2)
 
 
+@pytest.mark.parametrize(
+    ("variant", "grows"), [("transformer", True), ("rmt", False), ("samba", False), ("mac", False)]
+)
+def test_state_that_grows_with_the_stream_has_no_size(variant, grows):
+    model = contestants.make_model({"variant": variant, "hidden_size": 16, "num_attention_heads": 2}, 16)
+    assert run._state_bytes(model) == (None if grows else model.initial_state(1).nbytes)
+
+
 def test_table_and_files_hold_the_means(finished):
     result, folder = finished
     saved = json.loads((folder / "results.json").read_text())

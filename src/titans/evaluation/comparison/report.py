@@ -20,6 +20,8 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid #d5d9e2; text-align: rig
 th:first-child, td:first-child { text-align: left; }
 """
 
+STYLES = ("o-", "s--", "^:")  # markers and lines of the first ten models, of the next ten, and so on
+
 
 def write_report(result: ComparisonResult, folder: Path) -> None:
     """Write `results.json`, `table.md`, `plots.png` and `report.html`, each whole or not at all.
@@ -111,18 +113,18 @@ def _plots(result: ComparisonResult) -> bytes:
     figure = Figure(figsize=(14, 4.6), layout="constrained")
     values, losses, sweep = figure.subplots(1, 3)
     for number, model in enumerate(result.models):
-        colour = f"C{number % 10}"
+        colour, style = f"C{number % 10}", STYLES[number // 10 % len(STYLES)]
         means = [(size, mean) for size in result.lengths if (mean := model.mean(size)) is not None]
         error = [mean.half_width or 0 for _, mean in means]
         heights = [mean.mean for _, mean in means]
-        values.errorbar(
-            [size for size, _ in means], heights, error, marker="o", capsize=3, color=colour, label=model.name
-        )
+        sizes = [size for size, _ in means]
+        values.plot(sizes, heights, style, color=colour, label=model.name)
+        values.errorbar(sizes, heights, error, fmt="none", capsize=3, color=colour, alpha=0.3)
         for run in model.runs:
-            losses.plot(*([point[axis] for point in run.curve] for axis in (0, 1)), color=colour, alpha=0.7)
+            losses.plot(*([point[axis] for point in run.curve] for axis in (0, 1)), style[1:], color=colour, alpha=0.7)
         tried = [run for run in model.sweep if math.isfinite(run.validation_loss)]
         rates = [run.learning_rate for run in tried]
-        sweep.plot(rates, [run.validation_loss for run in tried], marker="o", color=colour)
+        sweep.plot(rates, [run.validation_loss for run in tried], style, color=colour)
     if result.kind != "text":
         values.axhline(result.chance, color="#777777", linestyle=":")
         values.set_ylim(-0.02, 1.02)

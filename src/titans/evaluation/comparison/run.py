@@ -24,6 +24,7 @@ from titans.evaluation.comparison.report import write_report
 from titans.evaluation.comparison.result import ComparisonResult, ModelResult, Run
 from titans.evaluation.probe_training import Diverged, train_on
 from titans.evaluation.probes import score, score_as_json
+from titans.state import GrowingState
 
 RUNS = "runs"
 DONE = "done"  # how the message of a finished run ends
@@ -207,5 +208,9 @@ def _run_model(contestant: Contestant, comparison: Comparison, folder: Path, dev
 
 @torch.inference_mode()
 def _state_bytes(model: Any) -> int | None:
-    """Bytes of one stream's state, where it does not grow with the stream."""
-    return model.initial_state(1).nbytes if hasattr(model, "initial_state") else None
+    """Bytes of one stream's state at the start, where it does not grow with the stream (within a segment it may)."""
+    if not hasattr(model, "initial_state"):
+        return None
+    state = model.initial_state(1)
+    growing = any(isinstance(part, GrowingState) for layer in state.layers for part in layer)
+    return None if growing and state.segment is None else state.nbytes
