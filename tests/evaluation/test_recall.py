@@ -50,3 +50,10 @@ def test_wilson_interval():
 
 def test_accuracy_is_a_share():
     assert RecallResult(1, 4, 1, 0, 1).accuracy == 0.25
+
+
+def test_wilson_holds_the_share_in_spite_of_rounding():
+    for asked in range(1, 300):
+        for correct in {0, 1, asked - 1, asked}:
+            low, high = wilson(correct, asked)
+            assert low <= correct / asked <= high, (correct, asked)

@@ -73,4 +73,5 @@ def wilson(correct: float, asked: float, z: float = 1.96) -> tuple[float, float]
     centre = share + z * z / (2 * asked)
     spread = z * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked))
     scale = 1 + z * z / asked
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # Rounding must not push an end to the other side of the share.
+    return max(0.0, min(share, (centre - spread) / scale)), min(1.0, max(share, (centre + spread) / scale))
