@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from titans import disk
+from titans.evaluation.comparison.report import STYLES
 from titans.models.presets import MODELS, from_preset
 
 LENGTHS = (256, 1024, 4096, 16_384)
@@ -70,10 +71,8 @@ def plot(rates: dict[str, dict[str, float]], unit: str) -> bytes:
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     for number, (name, by_length) in enumerate(rates.items()):
-        style = "-" if name.startswith("titans") else "--"
-        axes.plot(
-            list(map(int, by_length)), list(by_length.values()), style, marker="o", color=f"C{number % 10}", label=name
-        )
+        style = STYLES[number // 10 % len(STYLES)]
+        axes.plot(list(map(int, by_length)), list(by_length.values()), style, color=f"C{number % 10}", label=name)
     axes.set(xscale="log", yscale="log", xlabel="tokens of a sequence", ylabel=f"tokens per second of {unit}")
     axes.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
     axes.grid(alpha=0.3)
@@ -96,7 +95,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     rates = measure(arguments.models, arguments.scale, arguments.device, arguments.rounds)
     unit = "processor time" if arguments.device == "cpu" else "time"
-    machine = platform.processor() if arguments.device == "cpu" else torch.cuda.get_device_name()
+    machine = platform.machine() if arguments.device == "cpu" else torch.cuda.get_device_name()
     arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"scale": arguments.scale, "tokens": TOKENS, "threads": arguments.threads, "rounds": arguments.rounds}
     disk.replace_json(
