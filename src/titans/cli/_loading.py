@@ -12,7 +12,7 @@ from titans.errors import TitansError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from titans.models.write_policy import WriteCounts, WritePolicy
+    from titans.models.write_policy import WriteCounts
 
 Write = Annotated[
     str,
@@ -44,42 +44,14 @@ def load_for_inference(name: str) -> tuple[Any, Any]:
     Raises:
         TitansError: one of them cannot be loaded, or they do not fit each other.
     """
-    import torch
-
     from titans.data.tokenizers import check_vocabulary, load_tokenizer
-    from titans.training.pretrained import load_model
+    from titans.training.pretrained import find_device, load_model
 
     silence_loading()
     model: Any = load_model(name)
     tokenizer = load_tokenizer(name)
     check_vocabulary(tokenizer, model.config.vocab_size)
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return model.to(device or torch.device("cpu")), tokenizer
-
-
-def load_write_policy(name: str, write: str) -> WritePolicy:
-    """Make the policy that `--write` asks for.
-
-    Args:
-        name: a model folder or a hub id.
-        write: "always", "gated" or "never".
-
-    Returns:
-        The policy; the model folder's where it is gated.
-
-    Raises:
-        TitansError: there is no such choice, no such model, or the folder holds no policy or a damaged one.
-    """
-    from titans.models.write_policy import WritePolicy
-    from titans.training.pretrained import load_config
-
-    if write != "gated":
-        return WritePolicy(write)
-    policy = WritePolicy.load(Path(name))
-    if policy is None:
-        load_config(name)  # where there is no model, that is what the user has to know
-        raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
-    return policy
+    return model.to(find_device()), tokenizer
 
 
 def text_or_file(text: str | None, file: Path | None, name: str) -> Iterable[str]:

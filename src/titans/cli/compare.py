@@ -53,10 +53,9 @@ def compare(
 
 def best_device() -> str:
     """Return where to train: the accelerator of this machine, or the CPU."""
-    import torch
+    from titans.training.pretrained import find_device
 
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return "cpu" if device is None else device.type
+    return find_device().type
 
 
 def print_table(rows: list[list[str]], title: str | None = None) -> None:

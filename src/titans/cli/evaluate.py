@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._loading import Write, load_for_inference, load_write_policy, shares
+from titans.cli._loading import Write, load_for_inference, shares
 from titans.cli._progress import progress_counter
 from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
@@ -50,6 +50,8 @@ def perplexity(
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
+    from titans.training.pretrained import load_write_policy
+
     policy = load_write_policy(model, write)
     from titans.evaluation import perplexity as measure
 

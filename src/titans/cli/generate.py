@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._loading import Write, load_for_inference, load_write_policy, text_or_file
+from titans.cli._loading import Write, load_for_inference, text_or_file
 
 _LARGEST_SEED = (1 << 63) - 1
 
@@ -36,6 +36,8 @@ def generate(
     from titans.generation.continuation import continue_text
 
     blocks = text_or_file(prompt, file, "--prompt")
+    from titans.training.pretrained import load_write_policy
+
     policy = load_write_policy(model, write)
     language_model, tokenizer = load_for_inference(model)
     for text in continue_text(

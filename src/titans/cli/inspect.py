@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._loading import Write, load_for_inference, load_write_policy, text_or_file
+from titans.cli._loading import Write, load_for_inference, text_or_file
 
 
 def inspect(
@@ -28,6 +28,8 @@ def inspect(
     from titans.serving.picture import write_picture
 
     blocks = text_or_file(text, file, "TEXT")
+    from titans.training.pretrained import load_write_policy
+
     policy = load_write_policy(model, write)
     out.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
     language_model, tokenizer = load_for_inference(model)

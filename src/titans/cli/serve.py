@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._loading import Write, load_for_inference, load_write_policy
+from titans.cli._loading import Write, load_for_inference
 from titans.errors import TitansError
 
 
@@ -49,6 +49,8 @@ def serve(
 
     check_host(host, keys is not None)  # before the model is loaded
     tenants = None if keys is None else load_keys(keys)
+    from titans.training.pretrained import load_write_policy
+
     policy = load_write_policy(model, write)
     from titans.serving.app import Limits
     from titans.serving.logs import log_as_json

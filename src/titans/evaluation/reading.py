@@ -164,11 +164,17 @@ def load_reader(name: str, device: str | None = None, write: str = "always") -> 
         TitansError: something cannot be loaded or does not fit, or there is no such device.
     """
     from titans.models.configuration import TitansConfig
-    from titans.training.pretrained import load_any_config, load_causal_model, load_model
+    from titans.training.pretrained import (
+        find_device,
+        load_any_config,
+        load_causal_model,
+        load_model,
+        load_write_policy,
+    )
 
-    where = _device(device)
+    where = find_device(device)
     ours = isinstance(load_any_config(name), TitansConfig)
-    policy = _policy(name, write) if ours and write != "always" else None
+    policy = load_write_policy(name, write) if ours and write != "always" else None
     if not ours and write != "always":
         raise TitansError(f'"{name}" is no Titans model and has no memory that could write "{write}"')
     model: Any = load_model(name) if ours else load_causal_model(name)
@@ -180,27 +186,6 @@ def load_reader(name: str, device: str | None = None, write: str = "always") -> 
     reader = Reader(model, tokenizer, policy=policy)
     reader.name = name
     return reader
-
-
-def _policy(name: str, write: str) -> WritePolicy:
-    from titans.models.write_policy import WritePolicy
-
-    if write != "gated":
-        return WritePolicy(write)
-    policy = WritePolicy.load(name)
-    if policy is None:
-        raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
-    return policy
-
-
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return best or torch.device("cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise TitansError(f'there is no device "{name}": expected one such as cpu, cuda or cuda:1') from error
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> set[int | None]:

@@ -15,7 +15,10 @@ from titans.data.reasons import first_line
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
+
+    from titans.models.write_policy import WritePolicy
 
 
 def load_config(name: str) -> Any:
@@ -118,6 +121,53 @@ def load_causal_model(name: str) -> PreTrainedModel:
     _check_complete(name, {**found, "unexpected_keys": []}, model.all_tied_weights_keys)  # buffers of older versions
     loaded: PreTrainedModel = model.eval()
     return loaded
+
+
+def load_write_policy(name: str, write: str) -> WritePolicy:
+    """Make the policy that `--write` asks for.
+
+    Args:
+        name: a model folder or a hub id.
+        write: "always", "gated" or "never".
+
+    Returns:
+        The policy; the model folder's where it is gated.
+
+    Raises:
+        TitansError: there is no such choice, no such model, or the folder holds no policy or a damaged one.
+    """
+    from titans.models.write_policy import WritePolicy
+
+    if write != "gated":
+        return WritePolicy(write)
+    policy = WritePolicy.load(Path(name))
+    if policy is None:
+        load_config(name)  # where there is no model, that is what the user has to know
+        raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
+    return policy
+
+
+def find_device(name: str | None = None) -> torch.device:
+    """Find where a model is to work.
+
+    Args:
+        name: as "cpu" or "cuda:1". Default: the accelerator of this machine, or its CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        TitansError: there is no kind of device of that name.
+    """
+    import torch
+
+    if name is None:
+        best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return best or torch.device("cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise TitansError(f'there is no device "{name}": expected one such as cpu, cuda or cuda:1') from error
 
 
 def _check_complete(name: str, found: Mapping[str, Iterable[str]], tied: Container[str]) -> None:
