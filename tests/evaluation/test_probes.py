@@ -16,6 +16,7 @@ from titans.evaluation import contestants
 from titans.evaluation.probe_training import Budget, Diverged, generator_for, parameter_groups, train_on
 from titans.evaluation.probes import run_probe, score
 from titans.evaluation.recall import wilson
+from titans.models.write_gates import WriteGates
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "sliding_window": 8, "segment_length": 8}
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
@@ -154,6 +155,41 @@ def test_the_learning_rate_rises_and_falls():
     assert Budget(100, 1, 2.0, schedule="constant", warm_up=0).rate(77) == 2.0
 
 
+def test_the_price_of_writing_comes_late():
+    budget = Budget(steps=100, batch=1, write_cost=0.5)
+    prices = [budget.price(step) for step in range(100)]
+    assert prices[:50] == [0.0] * 50
+    assert prices[54] == pytest.approx(0.25)
+    assert prices[59:] == [pytest.approx(0.5)] * 41
+
+
+@pytest.mark.parametrize(("name", "smaller"), [("lmm", True), ("gated-deltanet", False)])
+def test_a_price_closes_the_write_gates(name, smaller):
+    """Where there are any; other models are trained as without it."""
+    found = []
+    for cost in (0.0, 5.0):
+        model = fresh(name)
+        train_on(model, MQAR, [Size(16, 2)], Budget(40, 4, learning_rate=1e-2, write_cost=cost))
+        with torch.no_grad(), WriteGates(model) as gates:
+            model(torch.arange(16)[None])
+            found.append((float(gates.take_mean()), [p.detach() for p in model.parameters()]))
+    (free, one), (priced, other) = found
+    assert priced < 0.6 * free if smaller else all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("name", ["lmm", "mac", "llama"])
+def test_training_in_pieces(name):
+    """Pieces change no loss, and end the gradients of Titans models; one as long as the sequence changes nothing."""
+    size, models = Size(24, 3), [fresh(name) for _ in range(3)]
+    for model, piece_length in zip(models, (None, 5, 24), strict=True):
+        curve = train_on(model, MQAR, [size], Budget(1, 4, piece_length=piece_length)).curve
+        models[0].loss = getattr(models[0], "loss", curve[0][1])
+        assert curve[0][1] == pytest.approx(models[0].loss, rel=1e-5)
+    whole, pieces, one = ([p.grad for p in model.parameters()] for model in models)
+    assert all(map(torch.equal, whole, one))
+    assert all(map(torch.equal, whole, pieces)) == (name == "llama")
+
+
 def test_weights_decay_and_vectors_do_not():
     layer = torch.nn.Linear(3, 3)
     for p in layer.parameters():
@@ -183,6 +219,9 @@ def test_divergence_is_named(name):
         ("weight_decay", -1),
         ("clip", math.inf),
         ("warm_up", 1),
+        ("write_cost", -1),
+        ("write_cost", math.nan),
+        ("piece_length", 0),
         ("schedule", "linear"),
     ],
 )

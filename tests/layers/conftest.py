@@ -42,8 +42,10 @@ MIXERS = {
     "memory-plain": lambda: memory(residual=False, norm=False, momentum=False, convolution=False),
     "memory-no-forgetting": lambda: memory(forgetting=False),
     "memory-channelwise": lambda: memory(channelwise_forgetting=True, expansion=2),
+    "memory-gate-floor": lambda: memory(gate_floor=0.5, channelwise_forgetting=True),
     "memory-chunk-gates": lambda: memory(gates="chunk", persistent_tokens=2),
     "memory-token": lambda: memory(**TOKEN, persistent_tokens=1),
+    "memory-token-gate-floor": lambda: memory(**TOKEN, gate_floor=0.5),
     "memory-token-channelwise": lambda: memory(**TOKEN, channelwise_forgetting=True, residual=True),
     "attention": attention,
     "attention-one": lambda: attention(window=1, persistent_tokens=0),
@@ -56,6 +58,7 @@ MIXERS = {
     "context-retrieved": lambda: context(retrieved=3),
     "context-bare": lambda: context(persistent_tokens=0, convolution=False, momentum=False, forgetting=False),
     "context-token": lambda: context(**TOKEN),
+    "context-gate-floor": lambda: context(gate_floor=0.5),
     "context-chunk-gates": lambda: context(gates="chunk", channelwise_forgetting=True),
     "retention": lambda: Retention(DIM, HEADS, chunk_size=5),
     "gated-linear-attention": lambda: GatedLinearAttention(DIM, HEADS, rank=3, chunk_size=5),
@@ -134,7 +137,9 @@ class LiteralMemory:
         if logits:
             alpha = torch.sigmoid(torch.stack(logits, -1) - 8).view(*x.shape[:2], heads, -1).transpose(1, 2)
             alpha = alpha.squeeze(-1)
-        return layer.theta_max * (1 - eta) * step, alpha, eta
+        closed = (step < layer.gate_floor) & (not layer.training)
+        alpha = torch.where(closed if alpha.dim() == 3 else closed.unsqueeze(-1), 0.0, alpha)
+        return layer.theta_max * (1 - eta) * step.masked_fill(closed, 0.0), alpha, eta
 
     def network_options(self):
         return {**self.layer.network_options, "norm_weight": self.layer.memory_norm}

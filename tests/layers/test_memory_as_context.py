@@ -6,8 +6,8 @@ import torch
 from titans.layers.memory_as_context import MemoryAsContext
 
 
-def rms_norm(x, norm):
-    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * norm.weight
+def rms_norm(x, scale=1.0):
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * scale
 
 
 def written_out(layer, x, literal_memory, literal_attention):
@@ -23,24 +23,26 @@ def written_out(layer, x, literal_memory, literal_attention):
             asked = queries[:, :, start:stop]
         else:
             asked = memory.queries(learned.expand(len(x), -1, -1), layer.query)
-        retrieved = rms_norm(memory.recall(asked, context), layer.retrieval_norm).transpose(1, 2).flatten(2)
+        retrieved = rms_norm(memory.recall(asked, context), layer.retrieval_norm.weight).transpose(1, 2).flatten(2)
         for i in range(stop - start):
             if learned is None:
                 seen = [(retrieved[:, j], j) for j in range(i + 1)]
             else:
                 seen = [(retrieved[:, j], None) for j in range(len(learned))]
             seen += [(x[:, start + j], j) for j in range(i + 1)]
-            ys.append(rms_norm(attention(x[:, start + i], i, seen), layer.gate.attention_norm))
+            ys.append(rms_norm(x[:, start + i] + attention(x[:, start + i], i, seen)))
         # Every token so far is written again from the start: slow, and nothing is carried that could be wrong.
         read, state = memory.write(torch.stack(ys, 1))
         y = torch.stack(ys[start:], 1)
-        outputs.append(y * torch.sigmoid(rms_norm(read[:, start:], layer.gate.memory_norm)))
+        passed = layer.gate.scale * y + layer.gate.shift
+        outputs.append(passed * torch.sigmoid(rms_norm(read[:, start:], layer.gate.memory_norm.weight)))
         context = state.weights
     return torch.cat(outputs, 1)
 
 
 @pytest.mark.parametrize(
-    "name", ["context", "context-retrieved", "context-bare", "context-token", "context-chunk-gates"]
+    "name", ["context", "context-retrieved", "context-bare", "context-token", "context-chunk-gates",
+             "context-gate-floor"]
 )
 def test_equals_mac_written_out(make_mixer, literal_memory, literal_attention, close, name):
     layer = make_mixer(name)

@@ -11,8 +11,8 @@ def test_equals_mag_written_out(make_mixer, literal_memory, literal_attention, c
     inner = layer.attention_branch.attention
     attention, memory = literal_attention(inner), literal_memory(layer.memory)
 
-    def norm(x, scale):
-        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * scale.weight
+    def norm(x):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
 
     with torch.no_grad():
         y = [attention(x[:, t], t, [(x[:, j], j) for j in range(max(0, t - 3), t + 1)]) for t in range(11)]
@@ -20,5 +20,6 @@ def test_equals_mag_written_out(make_mixer, literal_memory, literal_attention, c
         first = 0 if inner.persistent is None else len(inner.persistent)
         before = x if first == 0 else torch.cat([inner.persistent.expand(2, -1, -1), x], 1)
         m = memory.write(before)[0][:, first:]
-        expected = norm(torch.stack(y, 1), layer.gate.attention_norm) * norm(m, layer.gate.memory_norm).sigmoid()
+        passed = layer.gate.scale * norm(torch.stack(y, 1)) + layer.gate.shift
+        expected = passed * (norm(m) * layer.gate.memory_norm.weight).sigmoid()
         close(layer(x)[0], expected, 1e-10)

@@ -9,7 +9,8 @@ from titans import NeuralMemory
 
 DIM = 16
 MEMORIES = ["memory", "memory-matrix", "memory-three", "memory-four", "memory-plain", "memory-no-forgetting",
-            "memory-channelwise", "memory-chunk-gates", "memory-token", "memory-token-channelwise"]  # fmt: skip
+            "memory-channelwise", "memory-chunk-gates", "memory-token", "memory-token-channelwise", "memory-gate-floor",
+            "memory-token-gate-floor"]  # fmt: skip
 
 
 def tokens(batch, count, seed=0, dtype=torch.float64):
@@ -72,6 +73,22 @@ def test_forward_is_read_where_nothing_is_written(make_mixer, close):
         y, state = layer(x)
         close(y, layer.read(x), 1e-12)
         close(state.memory.weights, layer.initial_state(2).memory.weights, 0.0)
+
+
+@pytest.mark.parametrize("name", ["memory-gate-floor", "memory-token-gate-floor"])
+def test_closed_gates_leave_the_memory_as_it_was(make_mixer, close, name):
+    """Bit for bit, in evaluation: forgetting closes with writing. In training the same gates let something through."""
+    layer, x = copy.deepcopy(make_mixer(name)), tokens(2, 9)
+    with torch.no_grad():
+        layer.gates.weight[: layer.heads] = 0
+        layer.gates.bias[: layer.heads] = -0.1  # open by 48 %, and the floor is 50 %
+        y, state = layer(x)
+        close(state.memory.weights, layer.initial_state(2).memory.weights, 0.0)
+        close(y, layer.read(x), 1e-12)
+        _, trained = layer.train()(x)
+        assert not torch.allclose(trained.memory.weights[0], state.memory.weights[0])
+        layer.gates.bias[: layer.heads] = 0.1
+        close(layer.eval()(x), layer.train()(x), 0.0)
 
 
 @pytest.mark.parametrize("name", ["memory", "memory-token", "memory-three"])
@@ -212,6 +229,8 @@ def test_compiled_equals_eager(close, backend, options):
     ({"theta_max": float("inf"), "momentum": False}, "theta_max=inf"),
     ({"theta_max": 0.5}, "theta_max=0.5 leaves no room for momentum: keep it below 0.5, or set momentum=False"),
     ({"theta_max": 1.0, "rule": "token", "depth": 1}, "keep it below 1.0"),
+    ({"gate_floor": 1.0}, "gate_floor=1.0"),
+    ({"gate_floor": -0.1}, "gate_floor=-0.1"),
     ({"rule": "token"}, "rule='token' needs depth=1"),
     ({"rule": "token", "depth": 1, "norm": True}, "rule='token' needs depth=1 and norm=False"),
     ({"rule": "token", "depth": 1, "gates": "chunk"}, "gates='chunk' needs rule='chunk'"),

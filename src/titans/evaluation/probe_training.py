@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from titans.data.packing import IGNORED
 from titans.data.probe import Probe, Size
 from titans.data.reasons import first_line
 from titans.errors import TitansError
+from titans.models.write_gates import WriteGates
 
 SCHEDULES = ("cosine", "constant")
 CURVE_POINTS = 50
@@ -36,6 +37,10 @@ class Budget:
         warm_up: share of the steps in which the rate grows linearly. Default 0.1.
         weight_decay: AdamW's, of matrices only. Default 0.1.
         clip: largest norm of a gradient. Default 1.0.
+        write_cost: price of writing, in nats for gates that stand open throughout (`titans.models.write_gates`); asked
+            from the middle of the training on, in full after a tenth more. Default 0.
+        piece_length: tokens after which a Titans model carries its state on and gradients end. Default: none, the
+            whole sequence.
         curriculum: take the training sizes one after the other, each for an equal share of the steps; otherwise each
             step draws one of them. Default false.
 
@@ -50,6 +55,8 @@ class Budget:
     warm_up: float = 0.1
     weight_decay: float = 0.1
     clip: float = 1.0
+    write_cost: float = 0.0
+    piece_length: int | None = None
     curriculum: bool = False
 
     def __post_init__(self) -> None:
@@ -59,8 +66,11 @@ class Budget:
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise TitansError(f"{name} is {getattr(self, name)}, expected a positive number")
-        if not 0 <= self.weight_decay < math.inf:
-            raise TitansError(f"weight_decay is {self.weight_decay}, expected 0 or more")
+        for name in ("weight_decay", "write_cost"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise TitansError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        if self.piece_length is not None and self.piece_length < 1:
+            raise TitansError(f"piece_length is {self.piece_length}, expected at least 1")
         if not 0 <= self.warm_up < 1:
             raise TitansError(f"warm_up is {self.warm_up}, expected a share of the steps: at least 0, less than 1")
         if self.schedule not in SCHEDULES:
@@ -74,6 +84,11 @@ class Budget:
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * (step - warm) / (self.steps - warm))) / 2
+
+
+    def price(self, step: int) -> float:
+        """Return the price of writing at a step, counted from 0."""
+        return self.write_cost * min(max((step + 1) / self.steps - 0.5, 0.0) / 0.1, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,19 +162,20 @@ def train_on(
     recent: list[float] = []
     tokens, start = 0, time.monotonic()
     model.train()
-    for step in range(budget.steps):
-        drawn = int(torch.randint(len(sizes), (), generator=generator))
-        size = sizes[step * len(sizes) // budget.steps if budget.curriculum else drawn]
-        ids, labels = probe.batch(budget.batch, size, generator)
-        for group in optimizer.param_groups:
-            group["lr"] = budget.rate(step)
-        recent.append(_step(model, ids, labels, optimizer, budget.clip, step))
-        tokens += ids.numel()
-        if (step + 1) * CURVE_POINTS // budget.steps > step * CURVE_POINTS // budget.steps:
-            curve.append((step + 1, math.fsum(recent) / len(recent)))
-            recent.clear()
-        if progress is not None:
-            progress((step + 1) / budget.steps, curve[-1][1] if curve else recent[-1])
+    with WriteGates(model) as gates:
+        for step in range(budget.steps):
+            drawn = int(torch.randint(len(sizes), (), generator=generator))
+            size = sizes[step * len(sizes) // budget.steps if budget.curriculum else drawn]
+            ids, labels = probe.batch(budget.batch, size, generator)
+            for group in optimizer.param_groups:
+                group["lr"] = budget.rate(step)
+            recent.append(_step(model, ids, labels, optimizer, budget, step, gates))
+            tokens += ids.numel()
+            if (step + 1) * CURVE_POINTS // budget.steps > step * CURVE_POINTS // budget.steps:
+                curve.append((step + 1, math.fsum(recent) / len(recent)))
+                recent.clear()
+            if progress is not None:
+                progress((step + 1) / budget.steps, curve[-1][1] if curve else recent[-1])
     model.eval()
     return Training(budget.steps, tokens, time.monotonic() - start, tuple(curve))
 
@@ -205,24 +221,40 @@ def answers_at(model: Any, ids: Tensor, asked: Tensor, **state: Any) -> tuple[Te
     return output.logits[asked].float(), output
 
 
-def _step(model: Any, ids: Tensor, labels: Tensor, optimizer: Any, clip: float, step: int) -> float:
-    ids, labels = ids.to(model.device), labels.to(model.device)
-    asked = labels != IGNORED
+def _step(
+    model: Any, ids: Tensor, labels: Tensor, optimizer: Any, budget: Budget, step: int, gates: WriteGates
+) -> float:
+    """Make one optimizer step; returns the loss in nats per answer, without the price of writing."""
+    optimizer.zero_grad()
+    found, price = 0.0, budget.price(step)
     try:
-        logits, _ = answers_at(model, ids, asked)
+        for loss, share in _losses(model, ids.to(model.device), labels.to(model.device), budget.piece_length):
+            (loss + share * price * gates.take_mean().to(loss.device)).backward()
+            found += float(loss.detach())
     except ValueError as error:  # the layers refuse what is not finite
         raise Diverged(f"the training diverged at step {step + 1:,}: {first_line(error)}") from error
-    loss = F.cross_entropy(logits, labels[asked])
-    optimizer.zero_grad()
-    loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-    found = float(loss.detach())
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
     if not math.isfinite(found) or not bool(norm.isfinite()):
         raise Diverged(
             f"the training diverged at step {step + 1:,}: the loss is {found:.3g}, the gradient {float(norm):.3g}"
         )
     optimizer.step()
     return found
+
+
+def _losses(model: Any, ids: Tensor, labels: Tensor, piece_length: int | None) -> Iterator[tuple[Tensor, float]]:
+    """Each piece's part of the mean loss per answer, and its share of the tokens."""
+    from titans.models.modeling import TitansForCausalLM
+
+    asked = labels != IGNORED
+    length = ids.shape[1]
+    in_pieces = piece_length is not None and piece_length < length and isinstance(model, TitansForCausalLM)
+    cut = piece_length if in_pieces and piece_length is not None else length
+    state = None
+    for piece, answers, here in zip(*(x.split(cut, 1) for x in (ids, labels, asked)), strict=True):
+        logits, output = answers_at(model, piece, here, **({"cache": state, "use_cache": True} if in_pieces else {}))
+        state = output.cache.detach() if in_pieces else None
+        yield F.cross_entropy(logits, answers[here], reduction="sum") / asked.sum(), piece.shape[1] / length
 
 
 def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:

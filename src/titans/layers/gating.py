@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+INITIAL_SCALE = 0.2  # of the attention's output: at 1 what the memory answers goes unheard (docs/design.md)
+
 
 class MemoryGate(nn.Module):
-    """`attention_norm(y) * sigmoid(memory_norm(m))`, both norms with learnable scales (semantics, section 5).
+    """`(scale * norm(y) + shift) * sigmoid(norm(m))`, with learnable vectors (semantics, section 5).
 
-    The caller applies `attention_norm` itself, because MAC writes the normalised y into the memory before it gates.
+    The shift lets the memory through where attention has nothing to say. It starts at 1, the scale at 0.2. The caller
+    applies `attention_norm` itself, because MAC writes the normalised y into the memory before it gates.
 
     Args:
         dim: width of both inputs.
@@ -17,10 +20,17 @@ class MemoryGate(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(dim, eps=1e-6)
+        self.attention_norm = nn.RMSNorm(dim, eps=1e-6, elementwise_affine=False)
         self.memory_norm = nn.RMSNorm(dim, eps=1e-6)
+        self.scale, self.shift = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the vectors that belong to no norm."""
+        nn.init.constant_(self.scale, INITIAL_SCALE)
+        nn.init.ones_(self.shift)
 
     def forward(self, y: Tensor, m: Tensor) -> Tensor:
         """Gate `y`, the attention's output after `attention_norm`, by the memory's output `m`, both `[B, N, dim]`."""
-        gated: Tensor = y * torch.sigmoid(self.memory_norm(m))
+        gated: Tensor = torch.addcmul(self.shift, self.scale, y) * torch.sigmoid(self.memory_norm(m))
         return gated

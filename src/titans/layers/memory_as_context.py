@@ -26,6 +26,7 @@ class Segment(NamedTuple):
     q: Tensor  # [B, H, n, d], placed
     k: Tensor  # [B, H, n, d], placed
     v: Tensor  # [B, H, n, d]
+    x: Tensor  # [B, n, D]
     slots: Tensor  # [B, n], places in the segment
     mask: Tensor | None  # [B, n], bool
     end: Tensor | bool  # [B], whether the segment ends here
@@ -46,9 +47,9 @@ class MemoryAsContext(Mixer):
     For a segment S, with the memory as the last segment left it:
 
         h = norm(M*(S W_Q))                        one retrieved token per segment token
-        y = norm(Attn([persistent | h | S]))       causal: token i sees h_j and S_j for j <= i only
+        y = norm(S + Attn([persistent | h | S]))   causal: token i sees h_j and S_j for j <= i only
         M is updated with y, token by token
-        o = y * sigmoid(norm(M*(y)))               each token read at the memory as of that token
+        o = (a y + b) * sigmoid(norm(M*(y)))       each token read at the memory as of that token; a, b: `MemoryGate`
 
     Positions are local to the segment; a retrieved token has the position of the token it was retrieved for. With
     `retrieved_tokens` the memory is asked that many learned queries instead of one per token; their answers have no
@@ -103,8 +104,9 @@ class MemoryAsContext(Mixer):
         self, x: Tensor, state: MemoryAsContextState, lengths: Tensor | None
     ) -> tuple[Tensor, MemoryAsContextState]:
         """Run segment after segment; see `Mixer.mix`."""
+        x = bounded(x)
         plan = layout(state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device)
-        (query,), tail = self.query(bounded(x), state.query_tail, lengths)
+        (query,), tail = self.query(x, state.query_tail, lengths)
         segments = self._segments(plan, plan.place(x, 1), plan.place(query, 2), state.offset)
         size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
@@ -125,7 +127,7 @@ class MemoryAsContext(Mixer):
         k = attention.place(attention.split_heads(attention.key(x)), slots.unsqueeze(1))
         v = attention.split_heads(attention.value(x))
         sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
-        parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (slots, 1))]
+        parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (x, 1), (slots, 1))]
         masks = [None] * len(sizes) if plan.mask is None else plan.mask.split(sizes, 1)
         ends = [end for span in plan.spans for end in span.ends()]
         return [Segment(*part) for part in zip(*parts, masks, ends, strict=True)]
@@ -164,7 +166,7 @@ class MemoryAsContext(Mixer):
             seen = torch.cat([visible.new_ones(*visible.shape[:3], self.retrieved), visible], -1)
             all_keys, all_values = (torch.cat([a, b.to(a.dtype)], 2) for a, b in ((retrieved, keys), (answers, values)))
             y = attention.attend(s.q, all_keys, all_values, seen)
-        return self.gate.attention_norm(attention.output(y)), keys, values
+        return self.gate.attention_norm(s.x + attention.output(y)), keys, values
 
     def _retrieve(self, query: Tensor, context: list[Tensor]) -> Tensor:
         """`h = norm(M*(q))` for queries `[B, H_m, n, d_m]`, heads side by side: `[B, n, D]`."""

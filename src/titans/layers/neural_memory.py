@@ -57,6 +57,8 @@ class NeuralMemory(Mixer):
             repeated data is lost again and again (docs/stability.md). Off: the plain gradient. Default True.
         theta_max: bound of the step size; with momentum below 0.5 under rule "chunk" and below 1 under "token".
             Default: `0.5 / chunk_size` under "chunk", 0.5 under "token": equal keys of one chunk correct an error once.
+        gate_floor: in evaluation, a token whose write gate (the sigmoid in theta) is open less than this share neither
+            writes nor forgets; in training gates only come near 0, so that they can open again. Default 0: none.
 
     Raises:
         ValueError: a value is out of range or two do not fit together.
@@ -82,6 +84,7 @@ class NeuralMemory(Mixer):
         persistent_tokens: int = 0,
         limit_steps: bool = True,
         theta_max: float | None = None,
+        gate_floor: float = 0.0,
     ) -> None:
         super().__init__()
         norm = rule == "chunk" if norm is None else norm
@@ -98,6 +101,7 @@ class NeuralMemory(Mixer):
             gates,
             persistent_tokens,
             theta_max,
+            gate_floor,
         )
         width = dim // heads
         self.dim, self.heads = dim, heads
@@ -115,7 +119,7 @@ class NeuralMemory(Mixer):
         forget_gates = dim if channelwise_forgetting else heads
         self.gate_sizes = [heads, heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
         self.gates = nn.Linear(dim, sum(self.gate_sizes))
-        self.shared_gates = gates == "chunk"
+        self.shared_gates, self.gate_floor = gates == "chunk", gate_floor
         widths = [width] + [width * expansion] * (depth - 1) + [width]
         self.initial_weights = nn.ParameterList(torch.empty(heads, i, o) for i, o in pairwise(widths))
         self.memory_norm = nn.Parameter(torch.ones(heads, width)) if norm else None
@@ -273,12 +277,14 @@ class NeuralMemory(Mixer):
             logits, carried = self._share(logits, state, lengths)
         logits = precise(logits).mT
         step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, N] each; empty where switched off
-        off = torch.zeros_like(step)
+        opening, off = step.sigmoid(), torch.zeros_like(step)
+        is_open = opening >= (0.0 if self.training else self.gate_floor)
         eta = self.eta_max * momentum.sigmoid() if self.gate_sizes[1] else off
         alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
         if alpha.shape[1] > self.heads:
             alpha = alpha.unflatten(1, (self.heads, -1)).mT
-        return self.theta_max * (1 - eta) * step.sigmoid(), alpha, eta, carried
+        forgets = is_open if alpha.dim() == 3 else is_open.unsqueeze(-1)
+        return self.theta_max * (1 - eta) * opening * is_open, alpha * forgets, eta, carried
 
     def _share(self, logits: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Give every token the gates of the first token of its chunk, which an earlier call may have read."""
@@ -316,6 +322,7 @@ def _check_choices(
     gates: str,
     persistent_tokens: int,
     theta_max: float | None,
+    gate_floor: float,
 ) -> None:
     positive = {"dim": dim, "heads": heads, "depth": depth, "expansion": expansion, "chunk_size": chunk_size}
     for name, value in positive.items():
@@ -327,6 +334,8 @@ def _check_choices(
         raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
     if theta_max is not None and not 0 < theta_max < math.inf:  # not, for NaN
         raise ValueError(f"theta_max={theta_max} must be a positive number")
+    if not 0 <= gate_floor < 1:
+        raise ValueError(f"gate_floor={gate_floor} must be a share of an open gate: at least 0, less than 1")
     for name, choice, allowed in (
         ("rule", rule, RULES),
         ("activation", activation, ACTIVATIONS),

@@ -34,6 +34,7 @@ LINEAR = MappingProxyType[str, Any](
         "forgetting": False,
         "channelwise_forgetting": False,
         "gates": "token",
+        "gate_floor": 0.0,
     }
 )
 MLP = MappingProxyType[str, Any]({**LINEAR, "depth": 2, "expansion": 4, "activation": "gelu"})

@@ -85,6 +85,8 @@ class StackConfig(PreTrainedConfig):
         memory_gates: "token", or "chunk" for gates shared by a chunk. Default "token".
         memory_limit_steps: shorten the memory's gradients to the curvature they meet. Default True.
         memory_theta_max: bound of the memory's step size. Default: see `titans.NeuralMemory`.
+        memory_gate_floor: in evaluation, tokens whose write gate is open less than this share neither write nor
+            forget. Default 0.
         rms_norm_eps: of the block norms. Default 1e-6.
         rope_theta: base of the rotary frequencies. Default 10,000.
         initializer_range: standard deviation of initial projections and embeddings. Default 0.02.
@@ -121,6 +123,7 @@ class StackConfig(PreTrainedConfig):
     memory_gates: str = "token"
     memory_limit_steps: bool = True
     memory_theta_max: float | None = None
+    memory_gate_floor: float = 0.0
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
     initializer_range: float = 0.02
@@ -194,6 +197,8 @@ class StackConfig(PreTrainedConfig):
             raise ValueError("memory_rule='token' needs memory_depth=1 and memory_norm unset or False")
         if self.memory_rule == "token" and self.memory_gates == "chunk":
             raise ValueError("memory_gates='chunk' needs memory_rule='chunk'")
+        if not isinstance(self.memory_gate_floor, int | float) or not 0 <= self.memory_gate_floor < 1:
+            raise ValueError(f"memory_gate_floor={self.memory_gate_floor!r} must be at least 0 and less than 1")
         bound = theta_bound(self.memory_rule, self.memory_chunk_size)
         if self.memory_momentum and self.memory_theta_max is not None and self.memory_theta_max >= bound:
             raise ValueError(

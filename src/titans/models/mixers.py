@@ -40,6 +40,7 @@ def _memory(config: StackConfig, persistent_tokens: int, fixed: Mapping[str, Any
         "persistent_tokens": persistent_tokens,
         "limit_steps": config.memory_limit_steps,
         "theta_max": config.memory_theta_max,
+        "gate_floor": config.memory_gate_floor,
     }
     return NeuralMemory(config.hidden_size, config.memory_heads, **options | dict(fixed or {}))
 
