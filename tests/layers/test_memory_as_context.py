@@ -41,8 +41,8 @@ def written_out(layer, x, literal_memory, literal_attention):
 
 
 @pytest.mark.parametrize(
-    "name", ["context", "context-retrieved", "context-bare", "context-token", "context-chunk-gates",
-             "context-gate-floor"]
+    "name",
+    ["context", "context-retrieved", "context-bare", "context-token", "context-chunk-gates", "context-gate-floor"],
 )
 def test_equals_mac_written_out(make_mixer, literal_memory, literal_attention, close, name):
     layer = make_mixer(name)

@@ -15,14 +15,18 @@ from titans.errors import TitansError
 if TYPE_CHECKING:
     from titans.evaluation.language import LanguageResult, Metric
 
-TASKS = "wikitext,lambada_openai,piqa,hellaswag,winogrande,arc_easy,arc_challenge,social_iqa,boolq"
-
 
 def lm(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A folder or hub id: Titans or any Hugging Face causal model.")
     ],
-    tasks: Annotated[str, typer.Option(help="Tasks of the harness, separated by commas.")] = TASKS,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Tasks of the harness, separated by commas. Default: the nine of the usual table, from wikitext to "
+            "boolq."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Take the documents from files in this folder, as far as it has them."),
@@ -59,12 +63,12 @@ def lm(
         raise TitansError(f"there is no folder {data}: expected one that holds the tasks' files")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
-    from titans.evaluation.language import evaluate_language
+    from titans.evaluation.language import TABLE, evaluate_language
     from titans.evaluation.reading import load_reader
 
     silence_loading()
     reader = load_reader(model, device)
-    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    names = list(TABLE) if tasks is None else [name.strip() for name in tasks.split(",") if name.strip()]
     with progress_bar() as progress:
         bars = {name: progress.add_task(name, total=1.0) for name in names}
         result = evaluate_language(

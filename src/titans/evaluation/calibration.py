@@ -134,7 +134,7 @@ def calibrate(
     model.eval()
     try:
         with torch.inference_mode(), refused_as("the model cannot read the text"):
-            policy, rounds, surprise = _thresholds(model, first, percentile, tell)
+            policy, rounds, surprise = find_thresholds(model, first, percentile, tell)
             gated = [dataclasses.replace(policy, decay=decay) for decay in DECAYS]
             names = ["always", "never", *(f"gated, decay {decay:.0e}" for decay in DECAYS)]
             policies = [WritePolicy("always"), WritePolicy("never"), *gated]
@@ -170,12 +170,23 @@ def _halves(tokenizer: Any, documents: Iterable[Document], tokens: int) -> tuple
     return tuple([text for text in part if len(text) > 1] for part in parts)  # type: ignore[return-value]
 
 
-def _thresholds(
-    model: Any, texts: list[Tensor], percentile: float, tell: _Telling
+def find_thresholds(
+    model: Any, texts: list[Tensor], percentile: float = 70.0, tell: _Telling | None = None
 ) -> tuple[WritePolicy, tuple[float, ...], Surprise]:
-    """Measure thresholds, and again under themselves; also the written share of each round, and the last's surprise."""
+    """Measure thresholds, and again under themselves, until the share written is as the percentile asks for.
+
+    Args:
+        model: a causal language model of this package with memory layers, in evaluation mode.
+        texts: the tokens of each document, `[n]`.
+        percentile: of the smoothed surprise. Default 70: about 30 % is written.
+        tell: told of the work done. Default: nothing.
+
+    Returns:
+        The policy, the share that was written in each round, and the surprise of the round that counts.
+    """
     from titans.models.write_policy import WritePolicy
 
+    tell = tell or _Telling(None, 1)
     target = 1 - percentile / 100
     surprise, everything = _watched(model, texts, WritePolicy("always"), tell("surprise where everything is written"))
     searches = [_Search(target) for _ in everything]

@@ -15,6 +15,7 @@ from titans.data.language_tasks import LocalTask, local_task
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.language_harness import Tasks, make_lm, require_harness, run_task
+from titans.evaluation.reading import Reader
 from titans.evaluation.recall import wilson
 
 LOCAL = "_local"  # after the name of a task whose documents come from a file
@@ -183,6 +184,8 @@ def evaluate_language(
         "limit": limit,
     }
     settings |= {"seed": seed, "max_length": max_length, "harness": version("lm_eval")}
+    if folder is not None:  # a model trained anew under the same name gives other results
+        settings["weights"] = Reader(model, tokenizer).digest()
     if len(set(tasks)) < len(tasks) or not tasks:
         raise TitansError(f"the tasks are {', '.join(tasks) or 'none'}: give each once, and one at least")
     local = {task: None if data is None else local_task(data, task) for task in tasks}

@@ -199,7 +199,7 @@ def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tupl
         found.append("sentences end by punctuation and capitals, not by NLTK's model")
     found.append("filled up word by word or line by line, not in steps of 500 words or 25 lines")
     if samples != OFFICIAL_SAMPLES:
-        found.append(f"{samples} samples, not {OFFICIAL_SAMPLES}")
+        found.append(f"{samples} {'sample' if samples == 1 else 'samples'}, not {OFFICIAL_SAMPLES}")
     return tuple(found)
 
 

@@ -85,7 +85,6 @@ class Budget:
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * (step - warm) / (self.steps - warm))) / 2
 
-
     def price(self, step: int) -> float:
         """Return the price of writing at a step, counted from 0."""
         return self.write_cost * min(max((step + 1) / self.steps - 0.5, 0.0) / 0.1, 1.0)

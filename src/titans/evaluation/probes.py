@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,9 @@ from titans.evaluation.probe_training import (
     train_on,
 )
 from titans.evaluation.recall import wilson
+
+if TYPE_CHECKING:
+    from titans.models.write_policy import WritePolicy
 
 PIECE_LENGTH = 1024
 TEST_TOKENS = 16_384  # of one forward pass, over all rows
@@ -194,6 +197,7 @@ def score(
     sequences: int = 256,
     piece_length: int = PIECE_LENGTH,
     seed: int = 0,
+    policy: WritePolicy | None = None,
 ) -> Score:
     """Ask a model the questions of a probe at one size.
 
@@ -207,6 +211,7 @@ def score(
         sequences: how many. Default 256.
         piece_length: tokens of one forward pass; changes speed and memory, not the result. Default 1,024.
         seed: of the questions. Default 0, so that all models have the same.
+        policy: which tokens the memories of a Titans model write. Default: all.
 
     Returns:
         The score.
@@ -221,7 +226,7 @@ def score(
     was_training = model.training
     model.eval()
     for ids, labels in zip(*(both.split(rows) for both in everything), strict=True):
-        right, nats = _answers(model, ids, labels, piece_length)
+        right, nats = _answers(model, ids, labels, piece_length, policy)
         is_asked = labels != IGNORED
         last = size.length - 1 - is_asked.flip(1).int().argmax(1, keepdim=True)
         asked, correct = asked + int(is_asked.sum()), correct + int(right.sum())
@@ -235,13 +240,18 @@ def score(
     return Score(str(size), size.length, sequences, asked, correct, final, loss / asked, low, high, scaled)
 
 
-def _answers(model: Any, ids: Tensor, labels: Tensor, piece_length: int) -> tuple[Tensor, float]:
+def _answers(
+    model: Any, ids: Tensor, labels: Tensor, piece_length: int, policy: WritePolicy | None
+) -> tuple[Tensor, float]:
     """Return where the most likely answer was right, `[B, N]`, and the sum of the losses."""
-    hits, nats, state = [], 0.0, None
+    hits, nats = [], 0.0
+    state = None if policy is None else policy.start(model.initial_state(len(ids)))
     cut = _cut(model, ids.shape[1], piece_length)
     for piece, answers in zip(ids.to(model.device).split(cut, 1), labels.to(model.device).split(cut, 1), strict=True):
         asked = answers != IGNORED
-        carried = {"cache": state, "use_cache": True} if cut < ids.shape[1] else {"use_cache": False}
+        carried = (
+            {"cache": state, "use_cache": True} if state is not None or cut < ids.shape[1] else {"use_cache": False}
+        )
         with torch.inference_mode(), refused_as("the model cannot read the probe"):
             logits, output = answers_at(model, piece, asked, **carried)
             nats += float(F.cross_entropy(logits, answers[asked], reduction="sum"))

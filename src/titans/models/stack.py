@@ -10,9 +10,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from titans.layers.attention import Attention
 from titans.layers.convolution import CausalConvolution
 from titans.layers.feed_forward import SwiGLU
+from titans.layers.gating import MemoryGate
 from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
-from titans.layers.gating import MemoryGate
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
