@@ -18,7 +18,7 @@ from typing import Any
 from titans import disk
 
 MODELS = {1: "depth-1", 2: "titans-lmm", 3: "depth-3", 4: "depth-4"}
-TASKS = {"recall": ("64/8", "right answers, %", 100), "text": ("1024", "bits per byte", 1)}
+TASKS = {"recall": ("64/8", "right answers, %", 100, (-3, 103)), "text": ("1024", "bits per byte", 1, None)}
 
 
 def by_depth(results: dict[str, Any], size: str) -> dict[int, dict[str, float]]:
@@ -45,14 +45,14 @@ def main() -> None:
     folder = parser.parse_args().results
     figure = Figure(figsize=(10, 4), layout="constrained")
     kept = {}
-    for axes, (task, (size, measure, scale)) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
+    for axes, (task, (size, measure, scale, limits)) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
         found = by_depth(json.loads((folder / f"ablation-{task}" / "results.json").read_text()), size)
         kept[task] = {"size": size, "depths": found}
         for depth, one in found.items():
             height, half = scale * one["value"], scale * one["half_width"]
             label = "1 layer" if depth == 1 else f"{depth} layers"
             axes.errorbar(one["tokens_per_second"], height, half, marker="o", capsize=3, label=label)
-        axes.set(xlabel="tokens per second of the training", ylabel=measure, title=f"{task}, {size}")
+        axes.set(xlabel="tokens per second of the training", ylabel=measure, title=f"{task}, {size}", ylim=limits)
         axes.grid(alpha=0.3)
         axes.legend()
     disk.replace_json(folder / "depth.json", kept)
