@@ -3,8 +3,8 @@
     python experiments/long_context/recall.py
     python experiments/long_context/recall.py --models titans-mac --lengths 1048576 --samples 8 --seeds 1
 
-One of eight facts among random filler is asked for (the needle of `titans evaluate recall`, seven distractors). Trained
-at 20 to 64 tokens, every model on the same; attention windows and MAC's segments hold 16 tokens. Finished trainings and
+One of eight facts among random filler is asked for (the needle of `titans evaluate recall`, seven distractors).
+Trained at 20 to 256 tokens, every model on the same; attention windows and MAC's segments hold 16 tokens. Finished trainings and
 tests are files below --work, so the same command goes on, and several at a time, of different --models, share them. A
 length is not asked of a model whose answers at the one before were worse than a quarter.
 """
@@ -34,7 +34,7 @@ from titans.evaluation.recall import wilson
 
 VOCABULARY, FACTS, PARAMETERS = 64, 8, 140_000
 PROBE = make_probe("needle", {"vocabulary": VOCABULARY})
-TRAIN = parse_sizes(["20/5", "32/6", "64/8"])
+TRAIN = parse_sizes(["20/5", "32/6", "64/8", "256/8"])
 LENGTHS = (2048, 4096, 16_384, 65_536)
 LEVER_LENGTH, ANY = 16_384, 1 << 24
 LEAST = 0.25  # accuracy below which greater lengths are not asked

@@ -169,7 +169,8 @@ def test_a_price_closes_the_write_gates(name, smaller):
     found = []
     for cost in (0.0, 5.0):
         model = fresh(name)
-        train_on(model, MQAR, [Size(16, 2)], Budget(40, 4, learning_rate=1e-2, write_cost=cost))
+        budget = Budget(60, 4, learning_rate=1e-2, schedule="constant", write_cost=cost)
+        train_on(model, MQAR, [Size(16, 2)], budget)
         with torch.no_grad(), WriteGates(model) as gates:
             model(torch.arange(16)[None])
             found.append((float(gates.take_mean()), [p.detach() for p in model.parameters()]))

@@ -197,8 +197,9 @@ class StackConfig(PreTrainedConfig):
             raise ValueError("memory_rule='token' needs memory_depth=1 and memory_norm unset or False")
         if self.memory_rule == "token" and self.memory_gates == "chunk":
             raise ValueError("memory_gates='chunk' needs memory_rule='chunk'")
-        if not isinstance(self.memory_gate_floor, int | float) or not 0 <= self.memory_gate_floor < 1:
-            raise ValueError(f"memory_gate_floor={self.memory_gate_floor!r} must be at least 0 and less than 1")
+        floor: Any = self.memory_gate_floor
+        if not isinstance(floor, int | float) or not 0 <= floor < 1:
+            raise ValueError(f"memory_gate_floor={floor!r} must be at least 0 and less than 1")
         bound = theta_bound(self.memory_rule, self.memory_chunk_size)
         if self.memory_momentum and self.memory_theta_max is not None and self.memory_theta_max >= bound:
             raise ValueError(
