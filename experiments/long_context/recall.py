@@ -4,9 +4,9 @@
     python experiments/long_context/recall.py --models titans-mac --lengths 1048576 --samples 8 --seeds 1
 
 One of eight facts among random filler is asked for (the needle of `titans evaluate recall`, seven distractors).
-Trained at 20 to 256 tokens, every model on the same; attention windows and MAC's segments hold 16 tokens. Finished trainings and
-tests are files below --work, so the same command goes on, and several at a time, of different --models, share them. A
-length is not asked of a model whose answers at the one before were worse than a quarter.
+Trained at 20 to 256 tokens, every model on the same; attention windows and MAC's segments hold 16 tokens. Finished
+trainings and tests are files below --work, so the same command goes on, and several at a time, of different --models,
+share them. A length is not asked of a model whose answers at the one before were worse than a quarter.
 """
 
 from __future__ import annotations
