@@ -128,6 +128,14 @@ def test_finished_tasks_are_not_repeated(evaluate, tmp_path, monkeypatch):
     assert (tmp_path / "new" / "language.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_model_trained_anew_is_another(evaluate, tmp_path):
+    evaluate("piqa", folder=tmp_path, limit=1)
+    with torch.no_grad():
+        evaluate.model.lm_head.weight[0, 0] += 1
+    with pytest.raises(TitansError, match="other settings \\(weights"):
+        evaluate("piqa", folder=tmp_path, limit=1)
+
+
 def test_average_is_of_the_eight_accuracies():
     def result(names):
         tasks = [

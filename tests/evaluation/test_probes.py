@@ -17,6 +17,7 @@ from titans.evaluation.probe_training import Budget, Diverged, generator_for, pa
 from titans.evaluation.probes import run_probe, score
 from titans.evaluation.recall import wilson
 from titans.models.write_gates import WriteGates
+from titans.models.write_policy import WritePolicy
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "sliding_window": 8, "segment_length": 8}
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
@@ -75,6 +76,17 @@ def test_score_equals_one_pass_over_whole_sequences(name, piece_length):
     assert result.final == sum(bool(right[row, t]) for row, t in enumerate(last))
     assert (result.low, result.high) == wilson(result.correct, 120)
     assert result.scaled == pytest.approx((result.accuracy - 1 / 8) / (7 / 8))
+
+
+def test_score_under_a_write_policy():
+    """Writing everything is what happens without a policy; writing nothing is not."""
+    model = fresh("lmm", initializer_range=0.5)
+    plain, always, never = (
+        score(model, MQAR, Size(30, 3), sequences=8, piece_length=9, policy=policy)
+        for policy in (None, WritePolicy("always"), WritePolicy("never"))
+    )
+    assert always.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert never.loss != pytest.approx(plain.loss, rel=1e-3)
 
 
 def test_counts_of_a_known_answerer():
