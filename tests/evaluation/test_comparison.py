@@ -76,6 +76,7 @@ def test_a_run_is_what_the_library_measures(finished):
     assert written["state_bytes"] == model.initial_state(1).nbytes == found.state_bytes
 
 
+@pytest.mark.slow  # three processes import torch and transformers
 def test_models_in_processes_of_their_own_find_the_same(finished, tmp_path):
     result, folder = finished
     told = []
