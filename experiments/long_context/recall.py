@@ -126,13 +126,12 @@ def load(contestant: Contestant, seed: int, work: Path) -> Any:
 
 def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> dict[int, int]:
     """Return the right answers at each length, after asking for those that are not known yet."""
-    contestant, found, model = CONTESTANTS[name], dict[int, int](), None
+    contestant, found, model, policy = CONTESTANTS[name], dict[int, int](), None, None
     for length in (length for length in lengths if length <= contestant.longest):
         path = work / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}-{length}-{samples}.json"
         if not path.exists():
             model = model or load(contestant, seed, work)
-            policy = None
-            if contestant.gated:
+            if contestant.gated and policy is None:
                 texts = PROBE.part("test").batch(4, CALIBRATION, generator_for(seed, "validation"))[0]
                 with torch.inference_mode():
                     policy = find_thresholds(model, list(texts))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -161,7 +162,7 @@ def train_on(
     recent: list[float] = []
     tokens, start = 0, time.monotonic()
     model.train()
-    with WriteGates(model) as gates:
+    with WriteGates(model) if budget.write_cost else contextlib.nullcontext() as gates:
         for step in range(budget.steps):
             drawn = int(torch.randint(len(sizes), (), generator=generator))
             size = sizes[step * len(sizes) // budget.steps if budget.curriculum else drawn]
@@ -221,14 +222,15 @@ def answers_at(model: Any, ids: Tensor, asked: Tensor, **state: Any) -> tuple[Te
 
 
 def _step(
-    model: Any, ids: Tensor, labels: Tensor, optimizer: Any, budget: Budget, step: int, gates: WriteGates
+    model: Any, ids: Tensor, labels: Tensor, optimizer: Any, budget: Budget, step: int, gates: WriteGates | None
 ) -> float:
     """Make one optimizer step; returns the loss in nats per answer, without the price of writing."""
     optimizer.zero_grad()
     found, price = 0.0, budget.price(step)
     try:
         for loss, share in _losses(model, ids.to(model.device), labels.to(model.device), budget.piece_length):
-            (loss + share * price * gates.take_mean().to(loss.device)).backward()
+            cost = 0.0 if gates is None else share * price * gates.take_mean().to(loss.device)
+            (loss + cost).backward()
             found += float(loss.detach())
     except ValueError as error:  # the layers refuse what is not finite
         raise Diverged(f"the training diverged at step {step + 1:,}: {first_line(error)}") from error

@@ -249,9 +249,8 @@ def _answers(
     cut = _cut(model, ids.shape[1], piece_length)
     for piece, answers in zip(ids.to(model.device).split(cut, 1), labels.to(model.device).split(cut, 1), strict=True):
         asked = answers != IGNORED
-        carried = (
-            {"cache": state, "use_cache": True} if state is not None or cut < ids.shape[1] else {"use_cache": False}
-        )
+        carries = state is not None or cut < ids.shape[1]
+        carried = {"cache": state, "use_cache": True} if carries else {"use_cache": False}
         with torch.inference_mode(), refused_as("the model cannot read the probe"):
             logits, output = answers_at(model, piece, asked, **carried)
             nats += float(F.cross_entropy(logits, answers[asked], reduction="sum"))

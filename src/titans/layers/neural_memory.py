@@ -278,13 +278,15 @@ class NeuralMemory(Mixer):
         logits = precise(logits).mT
         step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, N] each; empty where switched off
         opening, off = step.sigmoid(), torch.zeros_like(step)
-        is_open = opening >= (0.0 if self.training else self.gate_floor)
         eta = self.eta_max * momentum.sigmoid() if self.gate_sizes[1] else off
         alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
         if alpha.shape[1] > self.heads:
             alpha = alpha.unflatten(1, (self.heads, -1)).mT
-        forgets = is_open if alpha.dim() == 3 else is_open.unsqueeze(-1)
-        return self.theta_max * (1 - eta) * opening * is_open, alpha * forgets, eta, carried
+        if self.gate_floor and not self.training:
+            is_open = opening >= self.gate_floor
+            opening = opening * is_open
+            alpha = alpha * (is_open if alpha.dim() == 3 else is_open.unsqueeze(-1))
+        return self.theta_max * (1 - eta) * opening, alpha, eta, carried
 
     def _share(self, logits: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Give every token the gates of the first token of its chunk, which an earlier call may have read."""
