@@ -176,7 +176,7 @@ def test_the_price_of_writing_comes_late():
 
 
 @pytest.mark.parametrize(("name", "smaller"), [("lmm", True), ("gated-deltanet", False)])
-def test_a_price_closes_the_write_gates(name, smaller):
+def test_a_price_parts_the_write_gates(name, smaller):
     """Where there are any; other models are trained as without it."""
     found = []
     for cost in (0.0, 5.0):
@@ -185,9 +185,9 @@ def test_a_price_closes_the_write_gates(name, smaller):
         train_on(model, MQAR, [Size(16, 2)], budget)
         with torch.no_grad(), WriteGates(model) as gates:
             model(torch.arange(16)[None])
-            found.append((float(gates.take_mean()), [p.detach() for p in model.parameters()]))
+            found.append((float(gates.take_spread()), [p.detach() for p in model.parameters()]))
     (free, one), (priced, other) = found
-    assert priced < 0.6 * free if smaller else all(map(torch.equal, one, other))
+    assert priced < 0.85 * free if smaller else all(map(torch.equal, one, other))
 
 
 @pytest.mark.parametrize("name", ["lmm", "mac", "llama"])

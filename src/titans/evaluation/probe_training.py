@@ -38,7 +38,7 @@ class Budget:
         warm_up: share of the steps in which the rate grows linearly. Default 0.1.
         weight_decay: AdamW's, of matrices only. Default 0.1.
         clip: largest norm of a gradient. Default 1.0.
-        write_cost: price of writing, in nats for gates that stand open throughout (`titans.models.write_gates`); asked
+        write_cost: price of writing, in nats for gates that stand equally open (`titans.models.write_gates`); asked
             from the middle of the training on, in full after a tenth more. Default 0.
         piece_length: tokens after which a Titans model carries its state on and gradients end. Default: none, the
             whole sequence.
@@ -229,7 +229,7 @@ def _step(
     found, price = 0.0, budget.price(step)
     try:
         for loss, share in _losses(model, ids.to(model.device), labels.to(model.device), budget.piece_length):
-            cost = 0.0 if gates is None else share * price * gates.take_mean().to(loss.device)
+            cost = 0.0 if gates is None else share * price * gates.take_spread().to(loss.device)
             (loss + cost).backward()
             found += float(loss.detach())
     except ValueError as error:  # the layers refuse what is not finite

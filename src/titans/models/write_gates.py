@@ -16,7 +16,8 @@ class WriteGates:
     """Within its `with` block, collects the write gates of every forward pass of a model.
 
     A gate is the sigmoid in theta (docs/memory.md): 1 where a token writes with the largest step, near 0 where it
-    hardly writes. Added to a loss, their mean is a price for writing: a token that no answer needs is then not written.
+    hardly writes. Added to a loss, their spread is a price for writing: a token that no answer needs is then not
+    written. Their mean would not do: what a memory answers is normalised, so that all gates could shrink together.
 
     Args:
         model: any; one without memory layers has no gates.
@@ -24,11 +25,11 @@ class WriteGates:
 
     def __init__(self, model: nn.Module) -> None:
         self._layers = [layer for layer in model.modules() if isinstance(layer, NeuralMemory)]
-        self._seen: list[Tensor] = []
+        self._seen: dict[NeuralMemory, list[Tensor]] = {layer: [] for layer in self._layers}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     def __enter__(self) -> Self:
-        self._handles = [layer.gates.register_forward_hook(partial(self._see, layer.heads)) for layer in self._layers]
+        self._handles = [layer.gates.register_forward_hook(partial(self._see, layer)) for layer in self._layers]
         return self
 
     def __exit__(
@@ -36,20 +37,29 @@ class WriteGates:
     ) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._seen = [], []
+        self._handles = []
+        self._take()
 
-    def _see(self, heads: int, module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        self._seen.append(logits[..., :heads].float().sigmoid())
+    def _see(self, layer: NeuralMemory, module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+        self._seen[layer].append(logits[..., : layer.heads].float().sigmoid().flatten(0, -2))
 
-    def take_mean(self) -> Tensor:
-        """Return the mean gate over tokens, heads and layers since the last call, and forget what was seen.
+    def _take(self) -> list[Tensor]:
+        seen = [torch.cat(gates) for gates in self._seen.values() if gates]
+        self._seen = {layer: [] for layer in self._layers}
+        return seen
 
+    def take_spread(self) -> Tensor:
+        """Return how evenly tokens were written since the last call, and forget what was seen.
+
+        That is the mean of a head's gates over their root mean square (Hoyer, 2004), averaged over heads and layers:
+        1 where all stand equally open, however far, and `sqrt(s)` where a share s does and the others are closed.
         Persistent tokens count like others, and so does padding. Differentiable.
 
         Returns:
             A number between 0 and 1; 0 where nothing was seen.
         """
-        seen, self._seen = self._seen, []
-        if not seen:
-            return torch.zeros(())
-        return torch.cat([gates.flatten() for gates in seen]).mean()
+        spreads = []
+        for gates in self._take():
+            gates = gates / gates.detach().amax(0).clamp(min=torch.finfo(gates.dtype).tiny)  # squares of tiny gates are 0
+            spreads.append(gates.mean(0) / gates.square().mean(0).sqrt())
+        return torch.cat(spreads).mean() if spreads else torch.zeros(())
