@@ -60,6 +60,6 @@ class WriteGates:
         """
         spreads = []
         for gates in self._take():
-            gates = gates / gates.detach().amax(0).clamp(min=torch.finfo(gates.dtype).tiny)  # squares of tiny gates are 0
+            gates = gates / gates.detach().amax(0).clamp(min=torch.finfo(gates.dtype).tiny)  # else squares are 0
             spreads.append(gates.mean(0) / gates.square().mean(0).sqrt())
         return torch.cat(spreads).mean() if spreads else torch.zeros(())
