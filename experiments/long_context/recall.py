@@ -14,45 +14,33 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import small_models
 import torch
+from report import plot, pooled
+from small_models import GATE_FLOOR, MODELS, PARAMETERS, WRITE_COST
 
 from titans import disk
 from titans.data.probe import Size, parse_sizes
 from titans.data.probes import make_probe
 from titans.evaluation.calibration import find_thresholds
-from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.contestants import make_model, matched
 from titans.evaluation.probe_training import Budget, generator_for, train_on
 from titans.evaluation.probes import score
-from titans.evaluation.recall import wilson
 from titans.layers.neural_memory import NeuralMemory
 
-VOCABULARY, FACTS, PARAMETERS = 64, 8, 140_000
+VOCABULARY, FACTS = 64, 8
 PROBE = make_probe("needle", {"vocabulary": VOCABULARY})
 TRAIN = parse_sizes(["20/5", "32/6", "64/8", "256/8"])
 LENGTHS = (2048, 4096, 16_384, 65_536)
 LEVER_LENGTH, ANY = 16_384, 1 << 24
 LEAST = 0.25  # accuracy below which greater lengths are not asked
-FLOOR = 0.15  # share of an open write gate below which it closes
 CALIBRATION = Size(2048, FACTS)
-BASE: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "sliding_window": 16,
-    "segment_length": 16,
-    "num_persistent_tokens": 4,
-    "memory_chunk_size": 16,
-    "tie_word_embeddings": False,
-}
-MATRIX = {"memory_depth": 1, "memory_rule": "token"}
-PRICE = 0.3
+BASE = {**small_models.BASE, "sliding_window": 16, "segment_length": 16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,23 +77,29 @@ class Contestant:
         return json.dumps(dataclasses.asdict(same), sort_keys=True)
 
 
-MAC = {"variant": "mac", **MATRIX}
+def whole(name: str, **options: Any) -> Contestant:
+    """Return a model as it is compared with others, at all lengths."""
+    fields, rate = MODELS[name]
+    return Contestant(fields, rate, longest=ANY, **options)
+
+
+def lever(**options: Any) -> Contestant:
+    """Return MAC with one of the things that might carry it."""
+    fields, rate = MODELS["titans-mac"]
+    return Contestant(fields, rate, **options)
+
+
 CARRIED = {"sizes": (*TRAIN, *parse_sizes(["512/8"])), "piece_length": 64}
 CONTESTANTS = {
-    "titans-mac": Contestant(MAC, 4e-3, write_cost=PRICE, gate_floor=FLOOR, longest=ANY),
-    "titans-mac, price alone": Contestant(MAC, 4e-3, write_cost=PRICE),
-    "titans-mac, closing alone": Contestant(MAC, 4e-3, gate_floor=FLOOR),
-    "titans-mac, surprise alone": Contestant(MAC, 4e-3, gated=True),
-    "titans-mac, carried alone": Contestant(MAC, 4e-3, **CARRIED),
-    "titans-mac, low start alone": Contestant(MAC, 4e-3, low_start=True),
-    "titans-mac, plain": Contestant(MAC, 4e-3),
-    "titans-lmm": Contestant({**MAC, "variant": "lmm"}, 8e-3, write_cost=PRICE, gate_floor=FLOOR, longest=ANY),
-    "transformer": Contestant({"variant": "transformer"}, 2e-3, longest=ANY),
-    "swa": Contestant({"variant": "swa"}, 2e-3, longest=ANY),
-    "mamba2": Contestant({"variant": "mamba2", "memory_heads": 4}, 8e-3, longest=ANY),
-    "deltanet": Contestant({"variant": "deltanet"}, 8e-3, longest=ANY),
-    "gated-deltanet": Contestant({"variant": "gated-deltanet"}, 8e-3, longest=ANY),
-    "ttt-linear": Contestant({"variant": "ttt-linear"}, 8e-3, longest=ANY),
+    "titans-mac": whole("titans-mac", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
+    "titans-mac, price alone": lever(write_cost=WRITE_COST),
+    "titans-mac, closing alone": lever(gate_floor=GATE_FLOOR),
+    "titans-mac, surprise alone": lever(gated=True),
+    "titans-mac, carried alone": lever(**CARRIED),
+    "titans-mac, low start alone": lever(low_start=True),
+    "titans-mac, plain": lever(),
+    "titans-lmm": whole("titans-lmm", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
+    **{name: whole(name) for name in MODELS if not name.startswith("titans")},
 }
 
 
@@ -155,46 +149,6 @@ def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> 
     return found
 
 
-def summary(found: dict[int, dict[int, int]], samples: int) -> dict[str, dict[str, Any]]:
-    """Put the seeds of a model together: by length, the share of right answers and its Wilson interval."""
-    lengths = sorted({length for by_length in found.values() for length in by_length})
-    cells = {}
-    for length in lengths:
-        asked = {seed: by_length[length] for seed, by_length in found.items() if length in by_length}
-        correct, trials = sum(asked.values()), samples * len(asked)
-        low, high = wilson(correct, trials)
-        shares = {str(seed): right / samples for seed, right in asked.items()}
-        cells[str(length)] = {"accuracy": correct / trials, "low": low, "high": high, "seeds": shares}
-    return cells
-
-
-def plot(models: dict[str, dict[str, dict[str, Any]]]) -> bytes:
-    """Draw the accuracy by length: the models, and beside them what carries MAC."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for axes, names, title in (
-        (left, [name for name in models if "," not in name], "models"),
-        (right, [name for name in models if name.startswith("titans-mac")], "MAC: what carries it"),
-    ):
-        for number, name in enumerate(names):
-            cells = models[name]
-            values = [cell["accuracy"] for cell in cells.values()]
-            errors = [[v - c["low"] for v, c in zip(values, cells.values(), strict=True)]]
-            errors.append([c["high"] - v for v, c in zip(values, cells.values(), strict=True)])
-            style, color = STYLES[number // 10 % len(STYLES)], f"C{number % 10}"
-            axes.errorbar(list(map(int, cells)), values, errors, fmt=style, color=color, capsize=3, label=name)
-        axes.axhline(1 / FACTS, color="#777777", linestyle=":", label="a guess among the facts")
-        axes.set(xscale="log", ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
-        axes.set_xticks(LENGTHS, [f"{length // 1024} K" for length in LENGTHS])
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
-
-
 def main() -> None:
     """Train and test what is missing, and write `recall.json` and `recall.png`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -213,12 +167,16 @@ def main() -> None:
             seed: test(name, seed, sorted(arguments.lengths), arguments.samples, arguments.work)
             for seed in arguments.seeds
         }
-        models[name] = summary(found, arguments.samples)
+        models[name] = pooled(found, arguments.samples)
         print(name, {length: f"{cell['accuracy']:.0%}" for length, cell in models[name].items()}, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "facts": FACTS, "vocabulary": VOCABULARY}
     disk.replace_json(arguments.out / "recall.json", settings | {"models": models})
-    disk.replace(arguments.out / "recall.png", plot(models))
+    panels = {
+        "models": {name: cells for name, cells in models.items() if "," not in name},
+        "MAC: what carries it": {name: cells for name, cells in models.items() if name.startswith("titans-mac")},
+    }
+    disk.replace(arguments.out / "recall.png", plot(panels, 1 / FACTS))
 
 
 if __name__ == "__main__":

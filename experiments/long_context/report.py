@@ -1,0 +1,68 @@
+"""What the experiments with right and wrong answers report: shares with intervals, and their picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from titans.evaluation.comparison.report import STYLES
+from titans.evaluation.recall import wilson
+
+Cells = dict[str, dict[str, Any]]  # by length
+
+
+def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:
+    """Put the seeds of a model together.
+
+    Args:
+        found: right answers by seed and length; a seed may lack the greater lengths.
+        samples: questions of each seed and length.
+
+    Returns:
+        By length the share of right answers, its 95 % Wilson interval, and the shares of the seeds.
+    """
+    cells = {}
+    for length in sorted({length for by_length in found.values() for length in by_length}):
+        asked = {seed: by_length[length] for seed, by_length in found.items() if length in by_length}
+        correct, trials = sum(asked.values()), samples * len(asked)
+        low, high = wilson(correct, trials)
+        shares = {str(seed): right / samples for seed, right in asked.items()}
+        cells[str(length)] = {"accuracy": correct / trials, "low": low, "high": high, "seeds": shares}
+    return cells
+
+
+def plot(panels: Mapping[str, Mapping[str, Cells]], guess: float | None = None) -> bytes:
+    """Draw accuracy by length.
+
+    Args:
+        panels: by title, the models and their cells.
+        guess: accuracy of a guess, where one is known.
+
+    Returns:
+        A PNG picture.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(name for models in panels.values() for name in models))
+    lengths = sorted({int(length) for models in panels.values() for cells in models.values() for length in cells})
+    figure = Figure(figsize=(4.5 * len(panels) + 2, 4.2), layout="constrained")
+    for axes, (title, models) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for name, cells in models.items():
+            number = names.index(name)
+            values = [cell["accuracy"] for cell in cells.values()]
+            errors = [[v - c["low"] for v, c in zip(values, cells.values(), strict=True)]]
+            errors.append([c["high"] - v for v, c in zip(values, cells.values(), strict=True)])
+            style, color = STYLES[number // 10 % len(STYLES)], f"C{number % 10}"
+            axes.errorbar(list(map(int, cells)), values, errors, fmt=style, color=color, capsize=3, label=name)
+        if guess is not None:
+            axes.axhline(guess, color="#777777", linestyle=":", label="a guess")
+        axes.set(xscale="log", ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
+        axes.set_xticks(lengths, [f"{length // 1024} K" if length >= 1024 else str(length) for length in lengths])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    handles = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside right center", fontsize="small", frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()

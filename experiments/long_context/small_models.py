@@ -1,0 +1,70 @@
+"""The models of these experiments: of one size, trained once, and kept as folders that `titans evaluate` reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from titans.data.probe import Probe, Size
+from titans.evaluation.contestants import make_model, matched
+from titans.evaluation.probe_training import Budget, train_on
+
+PARAMETERS = 140_000  # but for embeddings
+GATE_FLOOR = 0.15  # share of an open write gate below which it closes in the test
+WRITE_COST = 0.3
+BASE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "sliding_window": 32,
+    "segment_length": 32,
+    "num_persistent_tokens": 4,
+    "memory_chunk_size": 16,
+    "tie_word_embeddings": False,
+}
+MATRIX = {"memory_depth": 1, "memory_rule": "token"}
+MODELS: dict[str, tuple[dict[str, Any], float]] = {  # fields and learning rate, the better of two at MQAR
+    "titans-mac": ({"variant": "mac", **MATRIX}, 4e-3),
+    "titans-lmm": ({"variant": "lmm", **MATRIX}, 8e-3),
+    "deltanet": ({"variant": "deltanet"}, 8e-3),
+    "gated-deltanet": ({"variant": "gated-deltanet"}, 8e-3),
+    "mamba2": ({"variant": "mamba2", "memory_heads": 4}, 8e-3),
+    "ttt-linear": ({"variant": "ttt-linear"}, 8e-3),
+    "transformer": ({"variant": "transformer"}, 2e-3),
+    "swa": ({"variant": "swa"}, 2e-3),
+}
+
+
+def trained(
+    name: str, tokenizer: Any, probe: Probe, sizes: Sequence[Size], budget: Budget, seed: int, folder: Path
+) -> Any:
+    """Return a model of `MODELS`, trained here where its folder does not hold it yet.
+
+    Args:
+        name: which.
+        tokenizer: kept with it; decides the vocabulary.
+        probe: what it is trained on.
+        sizes: at which.
+        budget: how long; the learning rate is the model's own, and only memory layers have a price of writing.
+        seed: of the weights and the data.
+        folder: of the model.
+
+    Returns:
+        The model, in evaluation mode.
+    """
+    from titans.models.modeling import TitansForCausalLM
+
+    if (folder / "config.json").exists():
+        return TitansForCausalLM.from_pretrained(folder).eval()
+    fields, rate = MODELS[name]
+    fields = matched(
+        {**BASE, **fields, "memory_gate_floor": GATE_FLOOR * ("memory_rule" in fields)}, len(tokenizer), PARAMETERS
+    )
+    model = make_model(fields, len(tokenizer), seed)
+    training = train_on(model, probe, sizes, dataclasses.replace(budget, learning_rate=rate), seed)
+    print(f"{name}, seed {seed}: {training.tokens:,} tokens, {training.curve[-1][1]:.3f} nats at the end", flush=True)
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)  # its configuration is written last
+    return model
