@@ -54,12 +54,14 @@ def plot(panels: Mapping[str, Mapping[str, Cells]], guess: float | None = None) 
             errors = [[v - c["low"] for v, c in zip(values, cells.values(), strict=True)]]
             errors.append([c["high"] - v for v, c in zip(values, cells.values(), strict=True)])
             style, color = STYLES[number // 10 % len(STYLES)], f"C{number % 10}"
-            axes.errorbar(list(map(int, cells)), values, errors, fmt=style, color=color, capsize=3, label=name)
+            places = [lengths.index(int(length)) for length in cells]
+            axes.errorbar(places, values, errors, fmt=style, color=color, capsize=3, label=name)
         if guess is not None:
             axes.axhline(guess, color="#777777", linestyle=":", label="a guess")
-        axes.set(xscale="log", ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
-        axes.set_xticks(lengths, [f"{length // 1024} K" if length >= 1024 else str(length) for length in lengths])
-        axes.minorticks_off()
+        axes.set(ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
+        axes.set_xticks(
+            range(len(lengths)), [f"{length // 1000} K" if length >= 1000 else str(length) for length in lengths]
+        )
         axes.grid(alpha=0.3)
     handles = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside right center", fontsize="small", frameon=False)

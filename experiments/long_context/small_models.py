@@ -47,7 +47,8 @@ def trained(
         tokenizer: kept with it; decides the vocabulary.
         probe: what it is trained on.
         sizes: at which.
-        budget: how long; the learning rate is the model's own, and only memory layers have a price of writing.
+        budget: how long; the learning rate is the model's own. Where writing has a price, memory layers close their
+            nearly closed gates in the test.
         seed: of the weights and the data.
         folder: of the model.
 

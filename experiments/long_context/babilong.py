@@ -1,0 +1,181 @@
+"""BABILong's qa1 to qa4: small models trained on facts in books at up to 1,024 tokens, asked at up to 64,000.
+
+    python experiments/long_context/babilong.py PATH/TO/books PATH/TO/babi
+
+Asked are stories of the official test files, in a book that nothing was trained on. The tokenizer, of 1,024 tokens, is
+made of the books and stories of the training. Models and answers are kept below --work: the same command goes on where
+it was interrupted, and several at a time, of different --models, share them. A length is not asked of a model that was
+no better than the commonest answer at the one before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from report import Cells, plot, pooled
+from small_models import MODELS, WRITE_COST, trained
+from torch import Tensor
+
+from titans import disk
+from titans.data.babi import find_stories, read_stories
+from titans.data.babi_tasks import simulate
+from titans.data.babilong import Length
+from titans.data.babilong_episodes import BabilongEpisodes
+from titans.data.babilong_prompts import prompt
+from titans.data.corpora import Document, documents
+from titans.data.packing import IGNORED
+from titans.data.probe import Probe, Size, parse_sizes
+from titans.data.tokenizers import encode_batch, load_tokenizer
+from titans.evaluation.babilong import Questions, run_babilong
+from titans.evaluation.probe_training import Budget
+from titans.evaluation.reading import Reader
+
+TASKS = ("qa1", "qa2", "qa3", "qa4")
+VOCABULARY = 1024
+DENSE = 256  # tokens up to which a training text is stories without books
+SIZES = parse_sizes([128, 256, 256, 512, 1024])
+BUDGET = Budget(steps=700, batch=16, write_cost=WRITE_COST, curriculum=True)
+LENGTHS = ("0k", "2k", "4k", "16k", "64k")
+TEST_BOOK = "Great-Expectations_1400.txt.xz"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts(Probe):
+    """Stories of bAbI and their questions: short ones one after the other, longer ones scattered in a book.
+
+    Args:
+        tokenizer: of the model.
+        draws: see `BabilongEpisodes`.
+        books: the text around the facts of longer ones.
+    """
+
+    name: ClassVar[str] = "facts"
+    kind: ClassVar[str] = "recall"
+
+    tokenizer: Any
+    draws: list[Any]
+    books: list[Document]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_episodes", BabilongEpisodes(self.tokenizer, self.draws, self.books))
+
+    @property
+    def vocab_size(self) -> int:
+        """The tokenizer's."""
+        return len(self.tokenizer)
+
+    @property
+    def chance(self) -> float:
+        """One of six rooms."""
+        return 1 / 6
+
+    def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Make texts, see `Probe.batch`."""
+        if size.length > DENSE:
+            ids, labels = self._episodes.batch(rows, size.length + 1, generator)  # type: ignore[attr-defined]
+            return ids[:, :-1], labels[:, 1:]
+        rng = random.Random(int(torch.randint(2**62, (), generator=generator)))
+        texts = [self._stories(size.length + 1, rng) for _ in range(rows)]
+        ids, labels = (torch.tensor(x) for x in zip(*texts, strict=True))
+        return ids[:, :-1], labels[:, 1:]
+
+    def _stories(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
+        draw = rng.choice(self.draws)
+        ids, labels = [self.tokenizer.bos_token_id], [IGNORED]
+        while len(ids) < length:
+            story = draw(rng)
+            asked = prompt("", " ".join(story.facts), story.question, None)
+            asked_ids, answer = encode_batch(self.tokenizer, [asked, f" {story.answer}."])
+            if len(asked_ids) + len(answer) >= length:
+                continue  # a longer story than fits alone
+            ids += asked_ids + answer
+            labels += [IGNORED] * len(asked_ids) + answer
+        return ids[:length], labels[:length]
+
+
+def make_tokenizer(books: list[Document], folder: Path) -> Any:
+    """Return the tokenizer of the folder, after making it of the books and of made-up stories where there is none."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    if not folder.exists():
+        rng = random.Random(0)
+        stories = [simulate(task, rng) for task in TASKS for _ in range(500)]
+        told = [prompt("", " ".join(s.facts), s.question, None) + f" {s.answer}." for s in stories]
+        core = ByteLevelBPETokenizer()
+        text = [block for book in books for block in book.blocks()]
+        core.train_from_iterator([*text, *told], vocab_size=VOCABULARY, special_tokens=["<|bos|>", "<|eos|>"])
+        make: Any = PreTrainedTokenizerFast  # untyped
+        made = make(tokenizer_object=core._tokenizer, bos_token="<|bos|>", eos_token="<|eos|>")
+        made.save_pretrained(folder)
+    return load_tokenizer(str(folder))
+
+
+def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[int, tuple[int, float]]]:
+    """Return right answers and the share of the commonest, by task and length, after training what has not been."""
+    others = [path for path in sorted(arguments.books.glob("*.txt*")) if path.name != TEST_BOOK]
+    books = list(documents(others))
+    tokenizer = make_tokenizer(books, arguments.work / "tokenizer")
+    official = [read_stories(find_stories(arguments.babi, task, "train")) for task in TASKS]
+    draws = [partial(simulate, task) for task in TASKS] + [partial(one_of, stories) for stories in official]
+    folder = arguments.work / f"{name}-{seed}"
+    model = trained(name, tokenizer, Facts(tokenizer, draws, books), SIZES, BUDGET, seed, folder)
+    reader, found = Reader(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
+    for task in TASKS:
+        found[task] = {}
+        for length in arguments.lengths:
+            questions = Questions(
+                (task,), (length,), arguments.babi, str(arguments.books / TEST_BOOK), None, arguments.samples
+            )
+            (score,) = run_babilong(reader, questions, folder / "answers").scores
+            found[task][Length.parse(length).tokens] = score.correct, score.majority
+            shares = f"{score.correct} of {score.asked}, the commonest {score.majority:.0%}"
+            print(f"{name}, seed {seed}, {task} at {length}: {shares}", flush=True)
+            if score.accuracy <= score.majority:
+                break
+    return found
+
+
+def one_of(stories: list[Any], rng: random.Random) -> Any:
+    """Draw a story of the official files."""
+    return rng.choice(stories)
+
+
+def main() -> None:
+    """Train and test what is missing, and write `babilong.json` and `babilong.png`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("books", type=Path, help="folder of the nine novels that docs/baselines.md lists")
+    parser.add_argument("babi", type=Path, help="folder of the official bAbI files, as tasks_1-20_v1-2/en")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--lengths", nargs="+", default=list(LENGTHS))
+    parser.add_argument("--samples", type=int, default=50, help="questions of each task, length and seed")
+    parser.add_argument("--work", type=Path, default=Path("runs/long-context-babilong"), help="models and answers")
+    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the operations are too small to share
+    models: dict[str, dict[str, Cells]] = {}
+    for name in arguments.models:
+        found = {seed: test(name, seed, arguments) for seed in arguments.seeds}
+        models[name] = {
+            task: pooled(
+                {seed: {n: right for n, (right, _) in tasks[task].items()} for seed, tasks in found.items()},
+                arguments.samples,
+            )
+            for task in TASKS
+        }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
+    disk.replace_json(arguments.out / "babilong.json", settings | {"models": models})
+    panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
+    disk.replace(arguments.out / "babilong.png", plot(panels))
+
+
+if __name__ == "__main__":
+    main()

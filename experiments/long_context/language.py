@@ -1,0 +1,118 @@
+"""Language: small models trained on books at up to 1,024 bytes, and their loss by position up to 64 K.
+
+    python experiments/long_context/language.py PATH/TO/text
+
+The folder holds `books` (the nine novels that docs/baselines.md lists), `wikitext-2.valid.txt` and
+`lambada_test.jsonl`. Loss by position is that of four pieces of 65,536 bytes of a book that nothing was trained on,
+each read with a fresh memory. Models and results are kept below --work: the same command goes on where it was
+interrupted, and several at a time, of different --models, share them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from small_models import MODELS, trained
+
+from titans import disk
+from titans.data.books import strip_gutenberg
+from titans.data.corpora import Document, documents
+from titans.data.probe import parse_sizes
+from titans.data.text_pieces import TextPieces
+from titans.data.tokenizers import byte_tokenizer
+from titans.evaluation.comparison.report import STYLES
+from titans.evaluation.language import evaluate_language
+from titans.evaluation.perplexity import perplexity
+from titans.evaluation.probe_training import Budget
+
+SIZES = parse_sizes([256, 512, 1024])
+BUDGET = Budget(steps=300, batch=8, curriculum=True)
+TEST_BOOK = "Great-Expectations_1400.txt.xz"
+PIECES, PIECE_LENGTH = 4, 65_536
+TASKS = {"wikitext": 15, "lambada_openai": 300}  # documents of each
+
+
+def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
+    """Return what a model lost, in bits per byte, and its results on the tasks; it is trained first if need be."""
+    folder, tokenizer = work / f"{name}-{seed}", byte_tokenizer()
+    others = [path for path in sorted((text / "books").glob("*.txt*")) if path.name != TEST_BOOK]
+    model = trained(name, tokenizer, TextPieces.read(documents(others)), SIZES, BUDGET, seed, folder)
+    path = folder / "positions.json"
+    if not path.exists():
+        disk.replace_json(path, dataclasses.asdict(perplexity(model, tokenizer, pieces(text / "books" / TEST_BOOK))))
+    book, tasks = json.loads(disk.read(path)), {}
+    for task, limit in TASKS.items():
+        answers = folder / task
+        answers.mkdir(exist_ok=True)
+        result = evaluate_language(
+            model, tokenizer, [task], name=name, data=text, limit=limit, batch_size=8, max_length=2048, folder=answers
+        )
+        tasks[task] = {name: dataclasses.asdict(metric) for name, metric in result.tasks[0].metrics.items()}
+    positions = [
+        {"from": part["first"], "tokens": part["tokens"], "bits": part["loss"] / math.log(2)}
+        for part in book["positions"]
+    ]
+    print(f"{name}, seed {seed}: {book['bits_per_byte']:.3f} bits per byte of the book", flush=True)
+    return {"bits_per_byte": book["bits_per_byte"], "positions": positions, "tasks": tasks}
+
+
+def pieces(book: Path) -> list[Document]:
+    """Cut the book, without its frame, into the pieces to predict."""
+    (document,) = documents(book)
+    content = (
+        strip_gutenberg("".join(document.blocks())).encode("ascii", "ignore").decode()
+    )  # so that a letter is a byte
+    cuts = [content[number * PIECE_LENGTH : (number + 1) * PIECE_LENGTH] for number in range(PIECES)]
+    return [Document(f"piece {number + 1}", lambda cut=cut: iter((cut,))) for number, cut in enumerate(cuts)]
+
+
+def plot(models: dict[str, dict[str, dict[str, Any]]]) -> bytes:
+    """Draw the bits per byte by position, one line a model, seeds averaged."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, seeds) in enumerate(models.items()):
+        runs = [seed["positions"] for seed in seeds.values()]
+        places = [part["from"] for part in runs[0] if part["from"] >= 16]
+        bits = [math.fsum(part["bits"] for part in at) / len(at) for at in zip(*runs, strict=True)]
+        style = STYLES[number // 10 % len(STYLES)]
+        axes.plot(places, bits[-len(places) :], style, color=f"C{number % 10}", label=name)
+    axes.axvline(1024, color="#777777", linestyle=":", label="longest in training")
+    axes.set(xscale="log", xlabel="bytes before (from this many to twice as many)", ylabel="bits per byte")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right center", fontsize="small", frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
+def main() -> None:
+    """Train and test what is missing, and write `language.json` and `language.png`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("text", type=Path, help="folder of books, WikiText-2's validation part and LAMBADA's test")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--work", type=Path, default=Path("runs/long-context-language"), help="models and results")
+    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the operations are too small to share
+    models = {
+        name: {str(seed): test(name, seed, arguments.text, arguments.work) for seed in arguments.seeds}
+        for name in arguments.models
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    settings = {"seeds": arguments.seeds, "test_book": TEST_BOOK, "documents": TASKS}
+    disk.replace_json(arguments.out / "language.json", settings | {"models": models})
+    disk.replace(arguments.out / "language.png", plot(models))
+
+
+if __name__ == "__main__":
+    main()
