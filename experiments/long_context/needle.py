@@ -31,9 +31,9 @@ from titans.evaluation.needle import needle
 from titans.evaluation.probe_training import Budget
 from titans.evaluation.reading import Reader
 
-DENSE = 256  # bytes up to which a training text repeats its needle
-SIZES = parse_sizes([192, 256, 256, 640, 1024])
-BUDGET = Budget(steps=500, batch=16, write_cost=WRITE_COST, curriculum=True)
+DENSE = 384  # bytes up to which a training text repeats its needle
+SIZES = parse_sizes([192, 192, *[384] * 6, 640, 1024])
+BUDGET = Budget(steps=700, batch=16, write_cost=WRITE_COST, curriculum=True)
 LENGTHS = (2048, 4096, 8192, 16_384)
 TEST_BOOK = "Great-Expectations_1400.txt.xz"
 LEAST = 0.1  # share of needles below which greater lengths are not asked
@@ -79,11 +79,11 @@ class NeedleTexts(Probe):
         part = Words(words, tuple(sentence_starts(words)), self.words.gutenberg)
         task = NeedleTask(chance.choice(list(TASKS)), lambda text: len(text.encode()), part)
         dense = length <= DENSE
-        sample = task.sample((3 * DENSE if dense else length) + NEW_TOKENS - 40, 0, chance.getrandbits(32))
+        sample = task.sample((2 * DENSE if dense else length) + NEW_TOKENS - 40, 0, chance.getrandbits(32))
         parts = repeated(sample.text, words, length, chance) if dense else [sample.text]
         text, asked = bytearray(), list[bool]()
         for part_of_text in parts:
-            for piece, is_answer in ((part_of_text + " ", False), (f"{sample.references[0]}.", True)):
+            for piece, is_answer in ((part_of_text, False), (f" {sample.references[0]}.", True)):
                 text += piece.encode()
                 asked += [is_answer] * len(piece.encode())
         missing = max(0, length - len(text))

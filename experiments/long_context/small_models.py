@@ -64,7 +64,14 @@ def trained(
         {**BASE, **fields, "memory_gate_floor": GATE_FLOOR * ("memory_rule" in fields)}, len(tokenizer), PARAMETERS
     )
     model = make_model(fields, len(tokenizer), seed)
-    training = train_on(model, probe, sizes, dataclasses.replace(budget, learning_rate=rate), seed)
+    shown: list[int] = []
+
+    def show(share: float, loss: float) -> None:
+        if int(10 * share) not in shown:
+            shown.append(int(10 * share))
+            print(f"{name}, seed {seed}: {share:.0%} of the training, {loss:.3f} nats", flush=True)
+
+    training = train_on(model, probe, sizes, dataclasses.replace(budget, learning_rate=rate), seed, show)
     print(f"{name}, seed {seed}: {training.tokens:,} tokens, {training.curve[-1][1]:.3f} nats at the end", flush=True)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)  # its configuration is written last
