@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,8 +25,7 @@ from torch import Tensor
 from titans import disk
 from titans.data.babi import find_stories, read_stories
 from titans.data.babi_tasks import simulate
-from titans.data.babilong import Length
-from titans.data.babilong_episodes import BabilongEpisodes
+from titans.data.babilong import Background, Length, make_sample
 from titans.data.babilong_prompts import prompt
 from titans.data.corpora import Document, documents
 from titans.data.packing import IGNORED
@@ -38,21 +37,23 @@ from titans.evaluation.reading import Reader
 
 TASKS = ("qa1", "qa2", "qa3", "qa4")
 VOCABULARY = 1024
-DENSE = 256  # tokens up to which a training text is stories without books
-SIZES = parse_sizes([128, 256, 256, 512, 1024])
-BUDGET = Budget(steps=700, batch=16, write_cost=WRITE_COST, curriculum=True)
+BARE = 128  # tokens up to which a training text has no sentences of books
+SIZES = parse_sizes([128, 128, 256, 256, 512, 1024])
+BUDGET = Budget(steps=800, batch=16, write_cost=WRITE_COST, curriculum=True)
 LENGTHS = ("0k", "2k", "4k", "16k", "64k")
 TEST_BOOK = "Great-Expectations_1400.txt.xz"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts(Probe):
-    """Stories of bAbI and their questions: short ones one after the other, longer ones scattered in a book.
+    """Stories of bAbI and their questions, their facts scattered in sentences of books, up to half of a text each.
+
+    Many stand in one text, one after the other: a loss at a single answer teaches nearly nothing.
 
     Args:
         tokenizer: of the model.
-        draws: see `BabilongEpisodes`.
-        books: the text around the facts of longer ones.
+        draws: each draws a story.
+        books: the text around the facts.
     """
 
     name: ClassVar[str] = "facts"
@@ -62,8 +63,10 @@ class Facts(Probe):
     draws: list[Any]
     books: list[Document]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_episodes", BabilongEpisodes(self.tokenizer, self.draws, self.books))
+    @cached_property
+    def background(self) -> Background:
+        """The sentences of the books."""
+        return Background(self.books, self.count)
 
     @property
     def vocab_size(self) -> int:
@@ -77,25 +80,29 @@ class Facts(Probe):
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Make texts, see `Probe.batch`."""
-        if size.length > DENSE:
-            ids, labels = self._episodes.batch(rows, size.length + 1, generator)  # type: ignore[attr-defined]
-            return ids[:, :-1], labels[:, 1:]
         rng = random.Random(int(torch.randint(2**62, (), generator=generator)))
-        texts = [self._stories(size.length + 1, rng) for _ in range(rows)]
+        texts = [self._text(size.length, rng) for _ in range(rows)]
         ids, labels = (torch.tensor(x) for x in zip(*texts, strict=True))
         return ids[:, :-1], labels[:, 1:]
 
-    def _stories(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
-        draw = rng.choice(self.draws)
+    def count(self, text: str) -> int:
+        """Count the tokens of a text."""
+        return len(encode_batch(self.tokenizer, [text])[0])
+
+    def _text(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
+        draw, most = rng.choice(self.draws), length // 2 if length > BARE else 1
+        length += 1  # the labels are those of the next tokens
         ids, labels = [self.tokenizer.bos_token_id], [IGNORED]
         while len(ids) < length:
-            story = draw(rng)
-            asked = prompt("", " ".join(story.facts), story.question, None)
-            asked_ids, answer = encode_batch(self.tokenizer, [asked, f" {story.answer}."])
-            if len(asked_ids) + len(answer) >= length:
-                continue  # a longer story than fits alone
-            ids += asked_ids + answer
-            labels += [IGNORED] * len(asked_ids) + answer
+            story, filler = draw(rng), rng.randrange(most)
+            tokens = filler and self.count(" ".join(story.facts)) + filler
+            context = make_sample(story, tokens, self.background, self.count, rng).context
+            asked, answer = encode_batch(
+                self.tokenizer, [prompt("", context, story.question, None), f" {story.answer}."]
+            )
+            if len(asked) + len(answer) < length:  # else it would not even fit alone
+                ids += asked + answer
+                labels += [IGNORED] * len(asked) + answer
         return ids[:length], labels[:length]
 
 
