@@ -38,6 +38,7 @@ PROBE = make_probe("needle", {"vocabulary": VOCABULARY})
 TRAIN = parse_sizes(["20/5", "32/6", "64/8", "256/8"])
 LENGTHS = (2048, 4096, 16_384, 65_536)
 LEVER_LENGTH, ANY = 16_384, 1 << 24
+PIECE = 160  # tokens of one forward pass: the shorter, the more rows at once, and the operations are small
 LEAST = 0.25  # accuracy below which greater lengths are not asked
 CALIBRATION = Size(2048, FACTS)
 BASE = {**small_models.BASE, "sliding_window": 16, "segment_length": 16}
@@ -140,7 +141,7 @@ def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> 
                 texts = PROBE.part("test").batch(4, CALIBRATION, generator_for(seed, "validation"))[0]
                 with torch.inference_mode():
                     policy = find_thresholds(model, list(texts))[0]
-            result = score(model, PROBE, Size(length, FACTS), sequences=samples, policy=policy)
+            result = score(model, PROBE, Size(length, FACTS), sequences=samples, piece_length=PIECE, policy=policy)
             disk.replace_json(path, {"correct": result.correct, "asked": result.asked, "loss": result.loss})
             print(f"{name}, seed {seed}, {length:,} tokens: {result.accuracy:.0%}", flush=True)
         found[length] = json.loads(disk.read(path))["correct"]

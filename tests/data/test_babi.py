@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from titans.data.babi import LABELS, Story, find_stories, read_stories
-from titans.data.babi_tasks import simulate
+from titans.data.babi_tasks import simulate, simulate_questions
 from titans.errors import TitansError
 
 OFFICIAL = Path(__file__).parents[3] / "shared" / "data" / "babi"
@@ -70,7 +70,15 @@ def test_the_solver_knows_all_official_answers(task, part):
 @given(seed=st.integers(0, 2**32))
 def test_made_up_stories_tell_their_answers(task, seed):
     for number in range(20):
-        story = simulate(task, random.Random(f"{seed}/{number}"))
+        stories = simulate_questions(task, random.Random(f"{seed}/{number}"), 4)
+        assert stories[0] == simulate(task, random.Random(f"{seed}/{number}"))
+        assert len({story.facts for story in stories}) == 1
+        assert len({story.question for story in stories}) == len(stories)
+        check(task, stories)
+
+
+def check(task, stories):
+    for story in stories:
         assert solver.solve(story.facts, story.question) == story.answer
         assert all(answer in LABELS[task] for answer in story.answer.split(","))
         assert all(0 <= fact < len(story.facts) for fact in story.support)

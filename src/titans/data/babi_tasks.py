@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from titans.data.babi import LABELS, Story, check_task
 from titans.data.babi_world import Actions, World
@@ -41,17 +43,39 @@ def simulate(task: str, rng: random.Random) -> Story:
     Raises:
         TitansError: there is no such task.
     """
+    return simulate_questions(task, rng, 1)[0]
+
+
+def simulate_questions(task: str, rng: random.Random, most: int) -> list[Story]:
+    """Make up one story with several questions, for training: answers to learn from are otherwise rare.
+
+    Args:
+        task: qa1 to qa10.
+        rng: decides everything.
+        most: questions to try; those that come up again are left out.
+
+    Returns:
+        Stories with the same facts, each with another question, at least one.
+
+    Raises:
+        TitansError: there is no such task.
+    """
     check_task(task)
-    if task == "qa4":
-        return _directions(rng)
-    setting = _SETTINGS[task]
+    facts, ask = _directions(rng) if task == "qa4" else _world(_SETTINGS[task], rng)
+    asked = {one.question: one for one in (ask() for _ in range(most))}
+    return [Story(facts, one.question, one.answer, tuple(one.support)) for one in asked.values()]
+
+
+def _world(setting: _Setting, rng: random.Random) -> tuple[tuple[str, ...], Callable[[], Asked]]:
+    """Let things happen until something can be asked; returns the facts, and what asks."""
     while True:
         world = World(rng, setting.people, setting.rooms, setting.objects)
         for _ in range(rng.randint(*setting.facts)):
             world.step(setting.actions)
-        asked = setting.ask(world)
-        if asked is not None:
-            return Story(tuple(world.facts), asked.question, asked.answer, tuple(asked.support))
+        first = setting.ask(world)
+        if first is not None:
+            asked = itertools.chain([first], iter(partial(setting.ask, world), None))
+            return tuple(world.facts), partial(next, asked)
 
 
 def _where_is_who(world: World) -> Asked | None:
@@ -136,23 +160,28 @@ def _what_carried(world: World) -> Asked | None:
     return Asked(f"What is {person} carrying?", things, world.handled[person])
 
 
-def _directions(rng: random.Random) -> Story:
-    """Tell of three rooms in a line how the middle one lies to the others, and ask for one of a pair."""
+def _directions(rng: random.Random) -> tuple[tuple[str, ...], Callable[[], Asked]]:
+    """Tell of three rooms in a line how the middle one lies to the others; returns the facts, and what asks."""
     rooms = rng.sample(LABELS["qa4"], 3)
     way = rng.choice(list(OPPOSITE))
     pairs = [(rooms[0], rooms[1]), (rooms[1], rooms[2])]  # each is `way` of the next
     rng.shuffle(pairs)
-    facts = [
+    facts = tuple(
         f"The {a} is {way} of the {b}." if rng.random() < 0.5 else f"The {b} is {OPPOSITE[way]} of the {a}."
         for a, b in pairs
-    ]
-    asked = rng.randrange(2)
-    a, b = pairs[asked]
+    )
+    return facts, partial(_which_way, pairs, way, rng)
+
+
+def _which_way(pairs: Sequence[tuple[str, str]], way: str, rng: random.Random) -> Asked:
+    """Ask for one of the rooms of a pair, of which the first is `way` of the second."""
+    number = rng.randrange(2)
+    a, b = pairs[number]
     if rng.random() < 0.5:
         a, b, way = b, a, OPPOSITE[way]
     if rng.random() < 0.5:
-        return Story(tuple(facts), f"What is {way} of the {b}?", a, (asked,))
-    return Story(tuple(facts), f"What is the {a} {way} of?", b, (asked,))
+        return Asked(f"What is {way} of the {b}?", a, (number,))
+    return Asked(f"What is the {a} {way} of?", b, (number,))
 
 
 _FRIENDS = ("Daniel", "John", "Mary", "Sandra")
