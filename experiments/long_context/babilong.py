@@ -164,6 +164,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the operations are too small to share
     models: dict[str, dict[str, Cells]] = {}
+    commonest: dict[str, dict[str, float]] = {task: {} for task in TASKS}
     for name in arguments.models:
         found = {seed: test(name, seed, arguments) for seed in arguments.seeds}
         models[name] = {
@@ -173,9 +174,12 @@ def main() -> None:
             )
             for task in TASKS
         }
+        for tasks in found.values():
+            for task, by_length in tasks.items():
+                commonest[task] |= {str(length): share for length, (_, share) in by_length.items()}
     arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
-    disk.replace_json(arguments.out / "babilong.json", settings | {"models": models})
+    disk.replace_json(arguments.out / "babilong.json", settings | {"commonest": commonest, "models": models})
     panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
     disk.replace(arguments.out / "babilong.png", plot(panels))
 

@@ -15,19 +15,23 @@ Cells = dict[str, dict[str, Any]]  # by length
 def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:
     """Put the seeds of a model together.
 
+    A seed that was no longer asked at a length, since it failed at the one before, counts there as it did when it was
+    asked last.
+
     Args:
-        found: right answers by seed and length; a seed may lack the greater lengths.
+        found: right answers by seed and length.
         samples: questions of each seed and length.
 
     Returns:
-        By length the share of right answers, its 95 % Wilson interval, and the shares of the seeds.
+        By length the share of right answers, its 95 % Wilson interval, and the shares of the seeds that were asked.
     """
     cells = {}
     for length in sorted({length for by_length in found.values() for length in by_length}):
-        asked = {seed: by_length[length] for seed, by_length in found.items() if length in by_length}
-        correct, trials = sum(asked.values()), samples * len(asked)
+        last = [max(known for known in by_length if known <= length) for by_length in found.values()]
+        correct = sum(by_length[known] for by_length, known in zip(found.values(), last, strict=True))
+        trials = samples * len(found)
         low, high = wilson(correct, trials)
-        shares = {str(seed): right / samples for seed, right in asked.items()}
+        shares = {str(seed): at[length] / samples for seed, at in found.items() if length in at}
         cells[str(length)] = {"accuracy": correct / trials, "low": low, "high": high, "seeds": shares}
     return cells
 
