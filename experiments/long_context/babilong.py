@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--lengths", nargs="+", default=list(LENGTHS))
-    parser.add_argument("--samples", type=int, default=50, help="questions of each task, length and seed")
+    parser.add_argument("--samples", type=int, default=25, help="questions of each task, length and seed")
     parser.add_argument("--work", type=Path, default=Path("runs/long-context-babilong"), help="models and answers")
     parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
     arguments = parser.parse_args()

@@ -36,7 +36,7 @@ from titans.layers.neural_memory import NeuralMemory
 VOCABULARY, FACTS = 64, 8
 PROBE = make_probe("needle", {"vocabulary": VOCABULARY})
 TRAIN = parse_sizes(["20/5", "32/6", "64/8", "256/8"])
-LENGTHS = (2048, 4096, 16_384, 65_536)
+LENGTHS = (256, 2048, 4096, 16_384, 65_536)
 LEVER_LENGTH, ANY = 16_384, 1 << 24
 PIECE = 160  # tokens of one forward pass: the shorter, the more rows at once, and the operations are small
 LEAST = 0.25  # accuracy below which greater lengths are not asked
