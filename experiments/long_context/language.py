@@ -36,6 +36,7 @@ SIZES = parse_sizes([256, 512, 1024])
 BUDGET = Budget(steps=300, batch=8, curriculum=True)
 TEST_BOOK = "Great-Expectations_1400.txt.xz"
 PIECES, PIECE_LENGTH = 4, 65_536
+FEWEST = 64  # bytes whose mean says something
 TASKS = {"wikitext": 15, "lambada_openai": 300}  # documents of each
 
 
@@ -58,6 +59,7 @@ def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
     positions = [
         {"from": part["first"], "tokens": part["tokens"], "bits": part["loss"] / math.log(2)}
         for part in book["positions"]
+        if part["tokens"] >= FEWEST
     ]
     print(f"{name}, seed {seed}: {book['bits_per_byte']:.3f} bits per byte of the book", flush=True)
     return {"bits_per_byte": book["bits_per_byte"], "positions": positions, "tasks": tasks}
@@ -81,10 +83,10 @@ def plot(models: dict[str, dict[str, dict[str, Any]]]) -> bytes:
     axes = figure.subplots()
     for number, (name, seeds) in enumerate(models.items()):
         runs = [seed["positions"] for seed in seeds.values()]
-        places = [part["from"] for part in runs[0] if part["from"] >= 16]
+        places = [part["from"] for part in runs[0]]
         bits = [math.fsum(part["bits"] for part in at) / len(at) for at in zip(*runs, strict=True)]
         style = STYLES[number // 10 % len(STYLES)]
-        axes.plot(places, bits[-len(places) :], style, color=f"C{number % 10}", label=name)
+        axes.plot(places, bits, style, color=f"C{number % 10}", label=name)
     axes.axvline(1024, color="#777777", linestyle=":", label="longest in training")
     axes.set(xscale="log", xlabel="bytes before (from this many to twice as many)", ylabel="bits per byte")
     axes.grid(alpha=0.3)
