@@ -51,7 +51,9 @@ def plot(panels: Mapping[str, Mapping[str, Cells]], guess: float | None = None) 
     names = list(dict.fromkeys(name for models in panels.values() for name in models))
     lengths = sorted({int(length) for models in panels.values() for cells in models.values() for length in cells})
     figure = Figure(figsize=(4.5 * len(panels) + 2, 4.2), layout="constrained")
-    for axes, (title, models) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    for axes, (title, models) in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0], panels.items(), strict=True
+    ):
         for name, cells in models.items():
             number = names.index(name)
             values = [cell["accuracy"] for cell in cells.values()]
