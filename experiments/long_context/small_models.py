@@ -57,13 +57,11 @@ def trained(
     """
     from titans.models.modeling import TitansForCausalLM
 
-    if (folder / "config.json").exists():
+    if folder.exists():
         return TitansForCausalLM.from_pretrained(folder).eval()
     fields, rate = MODELS[name]
-    fields = matched(
-        {**BASE, **fields, "memory_gate_floor": GATE_FLOOR * ("memory_rule" in fields)}, len(tokenizer), PARAMETERS
-    )
-    model = make_model(fields, len(tokenizer), seed)
+    floor = {"memory_gate_floor": GATE_FLOOR} if budget.write_cost and "memory_rule" in fields else {}
+    model = make_model(matched({**BASE, **fields, **floor}, len(tokenizer), PARAMETERS), len(tokenizer), seed)
     shown: list[int] = []
 
     def show(share: float, loss: float) -> None:
@@ -73,6 +71,8 @@ def trained(
 
     training = train_on(model, probe, sizes, dataclasses.replace(budget, learning_rate=rate), seed, show)
     print(f"{name}, seed {seed}: {training.tokens:,} tokens, {training.curve[-1][1]:.3f} nats at the end", flush=True)
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)  # its configuration is written last
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    tokenizer.save_pretrained(unfinished)
+    model.save_pretrained(unfinished)
+    unfinished.rename(folder)  # so that a folder is whole where there is one
     return model
