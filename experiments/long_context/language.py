@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from small_models import MODELS, trained
+from small_models import GATE_FLOOR, MODELS, trained
 
 from titans import disk
 from titans.data.books import strip_gutenberg
@@ -31,20 +31,27 @@ from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.language import evaluate_language
 from titans.evaluation.perplexity import perplexity
 from titans.evaluation.probe_training import Budget
+from titans.models.modeling import TitansForCausalLM
 
 SIZES = parse_sizes([256, 512, 1024])
 BUDGET = Budget(steps=300, batch=8, curriculum=True)
 TEST_BOOK = "Great-Expectations_1400.txt.xz"
 PIECES, PIECE_LENGTH = 4, 65_536
+CLOSED = ", gates closed"  # in the test, below `GATE_FLOOR`
+NAMES = [*MODELS, *(f"{name}{CLOSED}" for name, (fields, _) in MODELS.items() if "memory_rule" in fields)]
 FEWEST = 64  # bytes whose mean says something
 TASKS = {"wikitext": 15, "lambada_openai": 300}  # documents of each
 
 
 def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
     """Return what a model lost, in bits per byte, and its results on the tasks; it is trained first if need be."""
-    folder, tokenizer = work / f"{name}-{seed}", byte_tokenizer()
+    weights = name.removesuffix(CLOSED)
+    folder, tokenizer = work / f"{weights}-{seed}", byte_tokenizer()
     others = [path for path in sorted((text / "books").glob("*.txt*")) if path.name != TEST_BOOK]
-    model = trained(name, tokenizer, TextPieces.read(documents(others)), SIZES, BUDGET, seed, folder)
+    model = trained(weights, tokenizer, TextPieces.read(documents(others)), SIZES, BUDGET, seed, folder)
+    if name != weights:
+        model, folder = TitansForCausalLM.from_pretrained(folder, memory_gate_floor=GATE_FLOOR), folder / "closed"
+        folder.mkdir(exist_ok=True)
     path = folder / "positions.json"
     if not path.exists():
         disk.replace_json(path, dataclasses.asdict(perplexity(model, tokenizer, pieces(text / "books" / TEST_BOOK))))
@@ -100,7 +107,7 @@ def main() -> None:
     """Train and test what is missing, and write `language.json` and `language.png`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=Path, help="folder of books, WikiText-2's validation part and LAMBADA's test")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME")
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--work", type=Path, default=Path("runs/long-context-language"), help="models and results")
     parser.add_argument("--out", type=Path, default=Path("docs/long-context"))

@@ -91,10 +91,16 @@ def test_follows_the_policy(make_model):
     assert always == Reader(model, BYTES).answer(TEXT, 20) != never
 
 
-def test_digest_is_of_weights_and_tokenizer(make_model):
+def test_digest_is_of_weights_configuration_and_tokenizer(make_model):
     model = make_model("lmm")
     digest = Reader(model, BYTES).digest()
     assert Reader(make_model("lmm"), BYTES).digest() == digest
+    model.config.memory_gate_floor = 0.1  # other answers with the same weights
+    assert Reader(model, BYTES).digest() != digest
+    model.config.memory_gate_floor = 0.0
+    assert Reader(model, BYTES).digest() == digest
+    model.config._name_or_path = "elsewhere"
+    assert Reader(model, BYTES).digest() == digest
     model.lm_head.weight.data[0] += 1
     assert Reader(model, BYTES).digest() != digest
 

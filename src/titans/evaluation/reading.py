@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from titans.generation.text import StopFilter, TextWriter
 if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
 
+_NAMES = ("_name_or_path", "transformers_version", "dtype")  # change no answer, or show in the weights
 _SAMPLE = "A text whose tokens tell tokenizers apart: 1234567, naïve, 'twas."
 
 
@@ -67,8 +69,10 @@ class Reader:
         self._ends = _end_tokens(model, tokenizer)
 
     def digest(self) -> str:
-        """Name the weights, the tokenizer and the policy, from a few numbers of each: others answer otherwise."""
-        found = hashlib.sha256(repr((self._start, self._encode(_SAMPLE), self.policy)).encode())
+        """Name weights, configuration, tokenizer and policy, from a few numbers of each: others answer otherwise."""
+        config = {k: v for k, v in self.model.config.to_dict().items() if k not in _NAMES}
+        settled = json.dumps(config, sort_keys=True, default=str)  # a gate floor or a window is in no weight
+        found = hashlib.sha256(repr((self._start, self._encode(_SAMPLE), self.policy, settled)).encode())
         for name, weight in sorted(self.model.state_dict().items()):
             values = weight.detach().flatten()
             some = values[:: max(1, values.numel() // 1000)].float().cpu()
