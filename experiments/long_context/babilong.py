@@ -135,6 +135,7 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
     folder = arguments.work / f"{name}-{seed}"
     model = trained(name, tokenizer, Facts(tokenizer, draws, books), SIZES, BUDGET, seed, folder)
     reader, found = Reader(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
+    reader.name = name  # else a path, once it has been loaded: answers are kept under the name
     for task in TASKS:
         found[task] = {}
         for length in arguments.lengths:
