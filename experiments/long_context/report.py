@@ -65,12 +65,16 @@ def plot(panels: Mapping[str, Mapping[str, Cells]], guess: float | None = None) 
         if guess is not None:
             axes.axhline(guess, color="#777777", linestyle=":", label="a guess")
         axes.set(ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
-        axes.set_xticks(
-            range(len(lengths)), [f"{length // 1000} K" if length >= 1000 else str(length) for length in lengths]
-        )
+        axes.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
         axes.grid(alpha=0.3)
     handles = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside right center", fontsize="small", frameon=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
+
+
+def _short(length: int) -> str:
+    """Write a length as its readers do: 2 K, whether that is 2,000 or 2,048."""
+    thousand = 1024 if length % 1024 == 0 else 1000
+    return f"{length // thousand} K" if length >= thousand else str(length)
