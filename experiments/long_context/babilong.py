@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from report import Cells, plot, pooled
-from small_models import MODELS, WRITE_COST, trained
+from report import Cells, command, plot, pooled, write
+from small_models import MODELS, TEST_BOOK, WRITE_COST, trained, training_books
 from torch import Tensor
 
-from titans import disk
 from titans.data.babi_tasks import simulate, simulate_questions
-from titans.data.babilong import Background, make_sample
+from titans.data.babilong import PROMPT_TOKENS, Background, Length, make_sample
 from titans.data.babilong_prompts import prompt
 from titans.data.corpora import Document, documents
 from titans.data.packing import IGNORED
@@ -41,7 +40,6 @@ BARE = 128  # tokens up to which a training text has no sentences of books
 SIZES = parse_sizes([128, 128, 128, 256, 256, 512, 1024])
 BUDGET = Budget(steps=700, batch=24, write_cost=WRITE_COST, curriculum=True)
 LENGTHS = ("0k", "2k", "4k", "16k", "64k")
-TEST_BOOK = "Great-Expectations_1400.txt.xz"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,12 +126,11 @@ def make_tokenizer(books: list[Document], folder: Path) -> Any:
 
 def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[int, tuple[int, float]]]:
     """Return right answers and the share of the commonest, by task and length, after training what has not been."""
-    others = [path for path in sorted(arguments.books.glob("*.txt*")) if path.name != TEST_BOOK]
-    books = list(documents(others))
+    books = list(documents(training_books(arguments.books)))
     tokenizer = make_tokenizer(books, arguments.work / "tokenizer")
     draws = [partial(simulate_questions, task, most=QUESTIONS) for task in TASKS]
     folder = arguments.work / f"{name}-{seed}"
-    model = trained(name, tokenizer, Facts(tokenizer, draws, books), SIZES, BUDGET, seed, folder)
+    model = trained(name, tokenizer, lambda: Facts(tokenizer, draws, books), SIZES, BUDGET, seed, folder)
     reader, found = Reader(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
     reader.name = name  # else a path, once it has been loaded: answers are kept under the name
     for task in TASKS:
@@ -152,23 +149,19 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
 
 
 def nominal(length: str) -> int:
-    """Read a length as 16k."""
-    return 1000 * int(length.removesuffix("k"))
+    """Return the tokens that a length such as 16k stands for, the prompt's among them."""
+    context = Length.parse(length).tokens
+    return context and context + PROMPT_TOKENS
 
 
 def main() -> None:
     """Train and test what is missing, and write `babilong.json` and `babilong.png`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command("babilong", __doc__, MODELS)
     parser.add_argument("books", type=Path, help="folder of the nine novels that docs/baselines.md lists")
     parser.add_argument("babi", type=Path, help="folder of the official bAbI files, as tasks_1-20_v1-2/en")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--lengths", nargs="+", default=list(LENGTHS))
     parser.add_argument("--samples", type=int, default=25, help="questions of each task, length and seed")
-    parser.add_argument("--work", type=Path, default=Path("runs/long-context-babilong"), help="models and answers")
-    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the operations are too small to share
     models: dict[str, dict[str, Cells]] = {}
     commonest: dict[str, dict[str, float]] = {task: {} for task in TASKS}
     for name in arguments.models:
@@ -183,11 +176,9 @@ def main() -> None:
         for tasks in found.values():
             for task, by_length in tasks.items():
                 commonest[task] |= {str(length): share for length, (_, share) in by_length.items()}
-    arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
-    disk.replace_json(arguments.out / "babilong.json", settings | {"commonest": commonest, "models": models})
     panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
-    disk.replace(arguments.out / "babilong.png", plot(panels))
+    write("babilong", arguments.out, settings | {"commonest": commonest, "models": models}, plot(panels))
 
 
 if __name__ == "__main__":

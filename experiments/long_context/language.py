@@ -10,7 +10,6 @@ interrupted, and several at a time, of different --models, share them.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import io
 import json
@@ -18,8 +17,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-from small_models import GATE_FLOOR, MODELS, trained
+from report import command, write
+from small_models import GATE_FLOOR, MODELS, TEST_BOOK, trained, training_books
 
 from titans import disk
 from titans.data.books import strip_gutenberg
@@ -35,7 +34,6 @@ from titans.models.modeling import TitansForCausalLM
 
 SIZES = parse_sizes([256, 512, 1024])
 BUDGET = Budget(steps=300, batch=8, curriculum=True)
-TEST_BOOK = "Great-Expectations_1400.txt.xz"
 PIECES, PIECE_LENGTH = 4, 65_536
 CLOSED = ", gates closed"  # in the test, below `GATE_FLOOR`
 NAMES = [*MODELS, *(f"{name}{CLOSED}" for name, (fields, _) in MODELS.items() if "memory_rule" in fields)]
@@ -47,8 +45,8 @@ def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
     """Return what a model lost, in bits per byte, and its results on the tasks; it is trained first if need be."""
     weights = name.removesuffix(CLOSED)
     folder, tokenizer = work / f"{weights}-{seed}", byte_tokenizer()
-    others = [path for path in sorted((text / "books").glob("*.txt*")) if path.name != TEST_BOOK]
-    model = trained(weights, tokenizer, TextPieces.read(documents(others)), SIZES, BUDGET, seed, folder)
+    books = training_books(text / "books")
+    model = trained(weights, tokenizer, lambda: TextPieces.read(documents(books)), SIZES, BUDGET, seed, folder)
     if name != weights:
         model, folder = TitansForCausalLM.from_pretrained(folder, memory_gate_floor=GATE_FLOOR), folder / "closed"
         folder.mkdir(exist_ok=True)
@@ -75,9 +73,8 @@ def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
 def pieces(book: Path) -> list[Document]:
     """Cut the book, without its frame, into the pieces to predict."""
     (document,) = documents(book)
-    content = (
-        strip_gutenberg("".join(document.blocks())).encode("ascii", "ignore").decode()
-    )  # so that a letter is a byte
+    # One byte a letter, so that pieces of letters are pieces of bytes.
+    content = strip_gutenberg("".join(document.blocks())).encode("ascii", "ignore").decode()
     cuts = [content[number * PIECE_LENGTH : (number + 1) * PIECE_LENGTH] for number in range(PIECES)]
     return [Document(f"piece {number + 1}", lambda cut=cut: iter((cut,))) for number, cut in enumerate(cuts)]
 
@@ -105,22 +102,15 @@ def plot(models: dict[str, dict[str, dict[str, Any]]]) -> bytes:
 
 def main() -> None:
     """Train and test what is missing, and write `language.json` and `language.png`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command("language", __doc__, NAMES)
     parser.add_argument("text", type=Path, help="folder of books, WikiText-2's validation part and LAMBADA's test")
-    parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--work", type=Path, default=Path("runs/long-context-language"), help="models and results")
-    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the operations are too small to share
     models = {
         name: {str(seed): test(name, seed, arguments.text, arguments.work) for seed in arguments.seeds}
         for name in arguments.models
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"seeds": arguments.seeds, "test_book": TEST_BOOK, "documents": TASKS}
-    disk.replace_json(arguments.out / "language.json", settings | {"models": models})
-    disk.replace(arguments.out / "language.png", plot(models))
+    write("language", arguments.out, settings | {"models": models}, plot(models))
 
 
 if __name__ == "__main__":

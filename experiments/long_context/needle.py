@@ -9,7 +9,6 @@ share them. A length is not asked of a model that found less than a tenth of the
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import random
 import re
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from report import plot, pooled
-from small_models import MODELS, WRITE_COST, trained
+from report import command, plot, pooled, write
+from small_models import MODELS, TEST_BOOK, WRITE_COST, trained, training_books
 from torch import Tensor
 
-from titans import disk
 from titans.data.books import Words, read_words, sentence_starts
 from titans.data.packing import IGNORED
 from titans.data.probe import Probe, Size, parse_sizes
@@ -35,7 +33,6 @@ DENSE = 384  # bytes up to which a training text repeats its needle
 SIZES = parse_sizes([192, 192, *[384] * 6, 640, 1024])
 BUDGET = Budget(steps=700, batch=16, write_cost=WRITE_COST, curriculum=True)
 LENGTHS = (2048, 4096, 8192, 16_384)
-TEST_BOOK = "Great-Expectations_1400.txt.xz"
 LEAST = 0.1  # share of needles below which greater lengths are not asked
 
 
@@ -105,8 +102,9 @@ def repeated(text: str, words: tuple[str, ...], length: int, chance: random.Rand
 def test(name: str, seed: int, books: Path, samples: int, lengths: list[int], work: Path) -> dict[str, dict[int, int]]:
     """Return how many needles a model finds, by task and length; it is trained first where it has not been yet."""
     tokenizer, folder = byte_tokenizer(), work / f"{name}-{seed}"
-    others = [path for path in sorted(books.glob("*.txt*")) if path.name != TEST_BOOK]
-    model = trained(name, tokenizer, NeedleTexts(read_words(others)), SIZES, BUDGET, seed, folder)
+    model = trained(
+        name, tokenizer, lambda: NeedleTexts(read_words(training_books(books))), SIZES, BUDGET, seed, folder
+    )
     reader, words, found = Reader(model, tokenizer), read_words([books / TEST_BOOK]), dict[str, dict[int, int]]()
     for task in TASKS:
         found[task] = {}
@@ -121,16 +119,11 @@ def test(name: str, seed: int, books: Path, samples: int, lengths: list[int], wo
 
 def main() -> None:
     """Train and test what is missing, and write `needle.json` and `needle.png`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command("needle", __doc__, MODELS)
     parser.add_argument("books", type=Path, help="folder of the nine novels that docs/baselines.md lists")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), metavar="NAME")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
     parser.add_argument("--samples", type=int, default=30, help="of each task, length and seed")
-    parser.add_argument("--work", type=Path, default=Path("runs/long-context-needle"), help="models and answers")
-    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the operations are too small to share
     models = {}
     for name in arguments.models:
         found = {
@@ -140,11 +133,9 @@ def main() -> None:
         models[name] = {
             task: pooled({seed: right[task] for seed, right in found.items()}, arguments.samples) for task in TASKS
         }
-    arguments.out.mkdir(parents=True, exist_ok=True)
     panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
-    disk.replace_json(arguments.out / "needle.json", settings | {"models": models})
-    disk.replace(arguments.out / "needle.png", plot(panels))
+    write("needle", arguments.out, settings | {"models": models}, plot(panels))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Which models recall far beyond the lengths they were trained at, and what carries a memory there.
 
     python experiments/long_context/recall.py
-    python experiments/long_context/recall.py --models titans-mac --lengths 1048576 --samples 8 --seeds 1
 
 One of eight facts among random filler is asked for (the needle of `titans evaluate recall`, seven distractors).
 Trained at 20 to 256 tokens, every model on the same; attention windows and MAC's segments hold 16 tokens. Finished
@@ -11,7 +10,6 @@ share them. A length is not asked of a model whose answers at the one before wer
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -21,7 +19,7 @@ from typing import Any
 import safetensors.torch
 import small_models
 import torch
-from report import plot, pooled
+from report import command, plot, pooled, write
 from small_models import GATE_FLOOR, MODELS, PARAMETERS, WRITE_COST
 
 from titans import disk
@@ -152,15 +150,10 @@ def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> 
 
 def main() -> None:
     """Train and test what is missing, and write `recall.json` and `recall.png`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS), metavar="NAME")
+    parser = command("recall", __doc__, CONTESTANTS, (1, 2, 3))
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--samples", type=int, default=100, help="questions at each length and seed")
-    parser.add_argument("--work", type=Path, default=Path("runs/long-context-recall"), help="weights and answers")
-    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the operations are too small to share
     arguments.work.mkdir(parents=True, exist_ok=True)
     models = {}
     for name in arguments.models:
@@ -170,14 +163,12 @@ def main() -> None:
         }
         models[name] = pooled(found, arguments.samples)
         print(name, {length: f"{cell['accuracy']:.0%}" for length, cell in models[name].items()}, flush=True)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "facts": FACTS, "vocabulary": VOCABULARY}
-    disk.replace_json(arguments.out / "recall.json", settings | {"models": models})
     panels = {
         "models": {name: cells for name, cells in models.items() if "," not in name},
         "MAC: what carries it": {name: cells for name, cells in models.items() if name.startswith("titans-mac")},
     }
-    disk.replace(arguments.out / "recall.png", plot(panels, 1 / FACTS))
+    write("recall", arguments.out, settings | {"models": models}, plot(panels, 1 / FACTS))
 
 
 if __name__ == "__main__":

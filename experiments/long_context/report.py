@@ -1,15 +1,45 @@
-"""What the experiments with right and wrong answers report: shares with intervals, and their picture."""
+"""What the experiments have in common around their models: the command line, shares with intervals, the files."""
 
 from __future__ import annotations
 
+import argparse
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from titans import disk
 from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.recall import wilson
 
 Cells = dict[str, dict[str, Any]]  # by length
+
+
+def command(name: str, about: str, models: Iterable[str], seeds: Iterable[int] = (1,)) -> argparse.ArgumentParser:
+    """Return the command line of an experiment, to which it adds its own arguments.
+
+    Args:
+        name: of the experiment.
+        about: its module's docstring.
+        models: that it knows.
+        seeds: that it takes by default.
+    """
+    torch.set_num_threads(1)  # the operations are too small to share
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=list(models), default=list(models), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
+    parser.add_argument("--work", type=Path, default=Path(f"runs/long-context-{name}"), help="models and answers")
+    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
+    return parser
+
+
+def write(name: str, out: Path, content: Mapping[str, Any], picture: bytes) -> None:
+    """Write the result of an experiment and its picture, each whole or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
+    disk.replace_json(out / f"{name}.json", dict(content))
+    disk.replace(out / f"{name}.png", picture)
 
 
 def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:

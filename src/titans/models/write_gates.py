@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -25,7 +26,7 @@ class WriteGates:
 
     def __init__(self, model: nn.Module) -> None:
         self._layers = [layer for layer in model.modules() if isinstance(layer, NeuralMemory)]
-        self._seen: dict[NeuralMemory, list[Tensor]] = {layer: [] for layer in self._layers}
+        self._seen: defaultdict[NeuralMemory, list[Tensor]] = defaultdict(list)
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     def __enter__(self) -> Self:
@@ -38,15 +39,10 @@ class WriteGates:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._take()
+        self._seen.clear()
 
     def _see(self, layer: NeuralMemory, module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
         self._seen[layer].append(logits[..., : layer.heads].float().sigmoid().flatten(0, -2))
-
-    def _take(self) -> list[Tensor]:
-        seen = [torch.cat(gates) for gates in self._seen.values() if gates]
-        self._seen = {layer: [] for layer in self._layers}
-        return seen
 
     def take_spread(self) -> Tensor:
         """Return how evenly tokens were written since the last call, and forget what was seen.
@@ -59,7 +55,9 @@ class WriteGates:
             A number between 0 and 1; 0 where nothing was seen.
         """
         spreads = []
-        for gates in self._take():
+        for seen in self._seen.values():
+            gates = torch.cat(seen)
             gates = gates / gates.detach().amax(0).clamp(min=torch.finfo(gates.dtype).tiny)  # else squares are 0
             spreads.append(gates.mean(0) / gates.square().mean(0).sqrt())
+        self._seen.clear()
         return torch.cat(spreads).mean() if spreads else torch.zeros(())
