@@ -128,8 +128,8 @@ def make_case():
 @pytest.fixture(scope="module")
 def kernel():
     """Skip where there is none."""
-    library = importlib.import_module("titans.ops.associative_memory.native").library
-    if library("double") is None or library("float") is None:
+    load_kernel = importlib.import_module("titans.ops.associative_memory.native").load_kernel
+    if load_kernel("double") is None or load_kernel("float") is None:
         pytest.skip("no C++ compiler that the native kernel could be made with")
 
 

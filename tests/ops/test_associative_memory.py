@@ -50,7 +50,7 @@ NATIVE = ENGINES["native"]
 @pytest.fixture(autouse=True, scope="module", params=["native", "analytic", "autograd"])
 def whole_chunks(request):
     """Run whole chunks, from one on, by one engine only."""
-    if request.param == "native" and NATIVE.library("double") is None:
+    if request.param == "native" and NATIVE.load_kernel("double") is None:
         pytest.skip("no C++ compiler that the native kernel could be made with")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CHUNKED, "ANALYTIC_CHUNKS", 1 if request.param == "analytic" else 1000)

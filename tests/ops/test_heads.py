@@ -145,6 +145,6 @@ def test_used_where_it_can_be(calls):
 
 
 def test_everything_works_without_it(same, monkeypatch):
-    monkeypatch.setattr(MEMORY, "library", lambda real: None)
+    monkeypatch.setattr(MEMORY, "load_kernel", lambda real: None)
     inputs = make(2, 4, 2, 3, ("unit", "clipped"))
     same(*(gradients(f, inputs, 2, ("unit", "clipped")) for f in (heads, reference)))

@@ -132,7 +132,7 @@ def fresh(kernel, monkeypatch, tmp_path):
     )
     monkeypatch.setattr(BUILD, "SOURCES", sources)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return BUILD.library.__wrapped__
+    return BUILD.load_kernel.__wrapped__
 
 
 def built(tmp_path):
@@ -187,5 +187,5 @@ def test_no_kernel_from_a_folder_others_may_write_to(fresh, tmp_path, caplog):
 
 def test_everything_works_without_it(make_case, close, monkeypatch):
     case = make_case(tokens=4, norm="head", residual=True)
-    monkeypatch.setattr(NATIVE, "library", lambda real: None)
+    monkeypatch.setattr(NATIVE, "load_kernel", lambda real: None)
     close(case.gradients(), case.gradients(implementation="reference"), 1e-11)

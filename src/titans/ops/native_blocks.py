@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory.native import REALS
-from titans.ops.associative_memory.native.build import library
+from titans.ops.associative_memory.native.build import load_kernel
 
 BLOCK = 32  # tokens of a block, as in blocks.h
 THREAD_NUMBERS = 100_000  # for each thread: fewer take less time than to start one
@@ -29,7 +29,7 @@ def call(name: str, x: Tensor, problem: ctypes.Structure) -> None:
 
     Other Python threads go on meanwhile. Whoever calls holds all tensors that the problem points to.
     """
-    loaded = library(REALS[x.dtype])
+    loaded = load_kernel(REALS[x.dtype])
     assert loaded is not None
     run = loaded[name]
     run.restype = None

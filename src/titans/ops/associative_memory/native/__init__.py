@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from titans.ops.associative_memory.native.build import library
+from titans.ops.associative_memory.native.build import load_kernel
 from titans.ops.associative_memory.network import Options
 
 GROUP = 256  # tokens from one kept state to the next; the states between are made anew in the backward pass
@@ -54,7 +54,7 @@ def available(x: Tensor) -> bool:
     if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in REALS:
         return False
     # A mode, such as fake tensors or a counter of operations, must see each of them.
-    return _get_current_dispatch_mode() is None and library(REALS[x.dtype]) is not None
+    return _get_current_dispatch_mode() is None and load_kernel(REALS[x.dtype]) is not None
 
 
 def forward(options: Options, inputs: Sequence[Any], keep: bool) -> tuple[list[Tensor], list[Tensor]]:
@@ -98,7 +98,7 @@ class _Call:
     def __init__(self, options: Options, inputs: Sequence[Any]) -> None:
         q, k, v, theta, decay, eta, scale, *memory = inputs
         batch, heads, chunks, tokens, _ = q.shape
-        loaded = library(REALS[q.dtype])
+        loaded = load_kernel(REALS[q.dtype])
         assert loaded is not None  # who calls has asked `available`
         self.compiled, self.like = loaded, q
         self.held: list[Tensor] = []  # alive as long as the call

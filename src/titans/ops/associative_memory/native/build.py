@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 @functools.cache
-def library(real: str) -> ctypes.CDLL | None:
+def load_kernel(real: str) -> ctypes.CDLL | None:
     """Load the kernel, compiling it where the user's cache does not hold it.
 
     Args:
         real: the numbers it computes with, "float" or "double".
 
     Returns:
-        The library; None where it cannot be had, after a line in the log that says why.
+        The shared object; None where it cannot be had, after a line in the log that says why.
     """
     try:
         compiler = _compiler()
