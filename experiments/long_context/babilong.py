@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,12 +23,12 @@ from small_models import MODELS, TEST_BOOK, WRITE_COST, trained, training_books
 from torch import Tensor
 
 from titans.data.babi_tasks import simulate, simulate_questions
-from titans.data.babilong import PROMPT_TOKENS, Background, Length, make_sample
+from titans.data.babilong import PROMPT_TOKENS, Length
+from titans.data.babilong_episodes import BabilongEpisodes
 from titans.data.babilong_prompts import prompt
 from titans.data.corpora import Document, documents
-from titans.data.packing import IGNORED
 from titans.data.probe import Probe, Size, parse_sizes
-from titans.data.tokenizers import encode_batch, load_tokenizer
+from titans.data.tokenizers import load_tokenizer
 from titans.evaluation.babilong import Questions, run_babilong
 from titans.evaluation.probe_training import Budget
 from titans.evaluation.reading import Reader
@@ -44,32 +44,23 @@ LENGTHS = ("0k", "2k", "4k", "16k", "64k")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts(Probe):
-    """Stories of bAbI and their questions, their facts scattered in sentences of books, up to half of a text each.
-
-    Many stand in one text, one after the other: a loss at a single answer teaches nearly nothing.
+    """Stories of bAbI and their questions, one after the other, in book text of up to half the length.
 
     Args:
-        tokenizer: of the model.
-        draws: each draws stories, of the same facts with different questions.
-        books: the text around the facts.
+        episodes: makes them.
+        tokens: of the vocabulary.
     """
 
     name: ClassVar[str] = "facts"
     kind: ClassVar[str] = "recall"
 
-    tokenizer: Any
-    draws: list[Any]
-    books: list[Document]
-
-    @cached_property
-    def background(self) -> Background:
-        """The sentences of the books."""
-        return Background(self.books, self.count)
+    episodes: BabilongEpisodes
+    tokens: int
 
     @property
     def vocab_size(self) -> int:
         """The tokenizer's."""
-        return len(self.tokenizer)
+        return self.tokens
 
     @property
     def chance(self) -> float:
@@ -78,32 +69,9 @@ class Facts(Probe):
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Make texts, see `Probe.batch`."""
-        rng = random.Random(int(torch.randint(2**62, (), generator=generator)))
-        texts = [self._text(size.length, rng) for _ in range(rows)]
-        ids, labels = (torch.tensor(x) for x in zip(*texts, strict=True))
+        most_filler = size.length // 2 - 1 if size.length > BARE else 0
+        ids, labels = self.episodes.batch(rows, size.length + 1, generator, most_filler)
         return ids[:, :-1], labels[:, 1:]
-
-    def count(self, text: str) -> int:
-        """Count the tokens of a text."""
-        return len(encode_batch(self.tokenizer, [text])[0])
-
-    def _text(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
-        draw, most = rng.choice(self.draws), length // 2 if length > BARE else 1
-        length += 1  # the labels are those of the next tokens
-        ids, labels = [self.tokenizer.bos_token_id], [IGNORED]
-        while len(ids) < length:
-            (story, *others), filler = draw(rng), rng.randrange(most)
-            tokens = filler and self.count(" ".join(story.facts)) + filler
-            context = make_sample(story, tokens, self.background, self.count, rng).context
-            parts = [prompt("", context, story.question, None), f" {story.answer}."]
-            for other in others:
-                parts += [prompt("", "", other.question, None), f" {other.answer}."]
-            encoded = encode_batch(self.tokenizer, parts)
-            if len(encoded[0]) + len(encoded[1]) < length:  # else it would not even fit alone
-                for asked, answer in zip(encoded[::2], encoded[1::2], strict=True):
-                    ids += asked + answer
-                    labels += [IGNORED] * len(asked) + answer
-        return ids[:length], labels[:length]
 
 
 def make_tokenizer(books: list[Document], folder: Path) -> Any:
@@ -130,7 +98,8 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
     tokenizer = make_tokenizer(books, arguments.work / "tokenizer")
     draws = [partial(simulate_questions, task, most=QUESTIONS) for task in TASKS]
     folder = arguments.work / f"{name}-{seed}"
-    model = trained(name, tokenizer, lambda: Facts(tokenizer, draws, books), SIZES, BUDGET, seed, folder)
+    episodes = BabilongEpisodes(tokenizer, draws, books)
+    model = trained(name, tokenizer, lambda: Facts(episodes, len(tokenizer)), SIZES, BUDGET, seed, folder)
     reader, found = Reader(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
     reader.name = name  # else a path, once it has been loaded: answers are kept under the name
     for task in TASKS:

@@ -4,6 +4,7 @@ import collections
 import importlib.util
 import itertools
 import random
+import re
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from titans.data.babi import LABELS, Story
-from titans.data.babi_tasks import simulate
+from titans.data.babi_tasks import simulate, simulate_questions
 from titans.data.babilong import (
     Background,
     Length,
@@ -234,6 +235,33 @@ class TestEpisodes:
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
-    def test_a_length_that_holds_no_story(self):
+    @pytest.mark.parametrize("most_filler", [None, 0, 200])
+    def test_a_length_that_holds_no_story(self, most_filler):
         with pytest.raises(TitansError, match="hardly any story fits 60 tokens"):
-            self.episodes("qa1").batch(1, 60, torch.Generator().manual_seed(0))
+            self.episodes("qa1").batch(1, 60, torch.Generator().manual_seed(0), most_filler)
+
+    @pytest.mark.parametrize("most_filler", [None, 0, 300])
+    def test_several_questions_of_each_story(self, most_filler):
+        draws = [partial(simulate_questions, task, most=5) for task in ("qa1", "qa4")]
+        episodes = BabilongEpisodes(byte_tokenizer(), draws, BOOKS)
+        ids, labels = episodes.batch(4, 1500, torch.Generator().manual_seed(3), most_filler)
+        assert ids.shape == labels.shape == (4, 1500)
+        stories = asked = 0
+        for row, wanted in zip(ids.tolist(), labels.tolist(), strict=True):
+            assert row[0] == 256
+            text = bytes(row[1:]).decode()
+            parts = re.split(r"\n\nQuestion: (.*)\nAnswer: (\w+)\.", text)  # context, question, answer, context, ...
+            facts, spoken = [], []
+            for context, question, answer in zip(parts[:-1:3], parts[1::3], parts[2::3], strict=True):
+                if context:  # a new story; otherwise another question about the last one
+                    facts = re.findall(r"(?:Daniel|John|Mary|Sandra|The) [^.]*\.", context)
+                    stories += 1
+                assert solver.solve(facts, question) == answer
+                spoken.append(f" {answer}.")
+                asked += 1
+            end = len(text) + 1 - len(parts[-1])  # what follows was cut
+            assert bytes(t for t in wanted[:end] if t != IGNORED).decode() == "".join(spoken)
+            assert all(t in (IGNORED, u) for t, u in zip(wanted, row, strict=True))
+            assert ("sentence" in text) == (most_filler != 0)
+        assert stories == 4 if most_filler is None else stories > 8
+        assert asked > 2 * stories

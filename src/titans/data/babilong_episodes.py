@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+Draw = Callable[[random.Random], Story | Sequence[Story]]
+
+
 class BabilongEpisodes:
     """Questions about facts in book text, in the form without instructions that `--bare` evaluates.
 
@@ -29,62 +32,96 @@ class BabilongEpisodes:
     Args:
         tokenizer: of the model; where it has a bos token, episodes start with it.
         draws: each draws a story, as `functools.partial(simulate, "qa1")`, or `lambda rng: rng.choice(stories)` of
-            stories read from the official training files; each episode uses one of them at random.
+            stories read from the official training files; or stories of the same facts with different questions, as
+            `partial(simulate_questions, "qa1", most=6)`. Each episode uses one of them at random.
         books: the text around the facts, as `titans.data.corpora.documents` gives it.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        draws: Sequence[Callable[[random.Random], Story]],
-        books: Sequence[Document],
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, draws: Sequence[Draw], books: Sequence[Document]) -> None:
         self._tokenizer, self._draws = tokenizer, draws
         self._background = Background(books, self._count)
 
-    def batch(self, rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, rows: int, length: int, generator: torch.Generator, most_filler: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Make episodes.
 
         Args:
             rows: episodes B.
             length: tokens N of each.
             generator: of everything random.
+            most_filler: tokens of book text around a story, 0 to this many; an episode is then story after story,
+                the last one cut: many answers, from which a small model learns at all. Default: one story, and as
+                much text as fills the length.
 
         Returns:
-            Tokens and labels, both `[B, N]`: the labels of the answer's tokens are these tokens, all others `IGNORED`.
+            Tokens and labels, both `[B, N]`: the labels of the answers' tokens are these tokens, all others `IGNORED`.
             Where the text comes out a few tokens short, as after a cut word, the last token is repeated.
 
         Raises:
             TitansError: hardly any story fits the length, or there is too little background.
         """
         rng = random.Random(int(torch.randint(2**62, (), generator=generator)))
-        episodes = [self._episode(length, rng) for _ in range(rows)]
+        episodes = [
+            self._one(length, rng) if most_filler is None else self._many(length, most_filler, rng) for _ in range(rows)
+        ]
         ids, labels = (torch.tensor(x) for x in zip(*episodes, strict=True))
         return ids, labels
 
-    def _episode(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
-        draw = rng.choice(self._draws)
-        start = [] if self._tokenizer.bos_token_id is None else [self._tokenizer.bos_token_id]
+    def _one(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
+        """Ask one story, in as much text as fits."""
+        draw, (start, unasked) = rng.choice(self._draws), self._start()
         for _ in range(TRIES):
-            story = draw(rng)
-            answer = self._encode(f" {story.answer}.")
-            room = length - len(start) - self._count(_bare("", story)) - len(answer)
-            while self._count(" ".join(story.facts)) <= room:
-                sample = make_sample(story, room, self._background, self._count, rng)
-                asked = start + self._encode(_bare(sample.context, story))
-                missing = length - len(asked) - len(answer)
+            stories = _listed(draw(rng))
+            room = length - len(start) - len(self._told("", stories)[0])
+            while self._count(" ".join(stories[0].facts)) <= room:
+                sample = make_sample(stories[0], room, self._background, self._count, rng)
+                ids, labels = self._told(sample.context, stories)
+                missing = length - len(start) - len(ids)
                 if missing >= 0:
-                    labels = [IGNORED] * len(asked) + answer + [IGNORED] * missing
-                    return asked + answer + [answer[-1]] * missing, labels
+                    return start + ids + [ids[-1]] * missing, unasked + labels + [IGNORED] * missing
                 room += missing  # a subword tokenizer can make more tokens of a text than of its parts
-        raise TitansError(f"hardly any story fits {length:,} tokens: train on greater lengths")
+        raise _none_fits(length)
+
+    def _many(self, length: int, most_filler: int, rng: random.Random) -> tuple[list[int], list[int]]:
+        """Ask story after story, each in its own text."""
+        draw, (ids, labels), fruitless = rng.choice(self._draws), self._start(), 0
+        while len(ids) < length:
+            stories, filler = _listed(draw(rng)), rng.randint(0, most_filler)
+            tokens = filler and self._count(" ".join(stories[0].facts)) + filler
+            sample = make_sample(stories[0], tokens, self._background, self._count, rng)
+            told, asked = self._told(sample.context, stories)
+            first = next(i for i, label in enumerate(asked) if label != IGNORED)
+            answered = next((i for i, label in enumerate(asked) if i > first and label == IGNORED), len(asked))
+            fruitless += 1
+            if len(self._start()[0]) + answered <= length:  # else it would not even fit alone
+                ids, labels, fruitless = ids + told, labels + asked, 0
+            elif fruitless == TRIES:
+                raise _none_fits(length)
+        return ids[:length], labels[:length]
+
+    def _start(self) -> tuple[list[int], list[int]]:
+        bos = self._tokenizer.bos_token_id
+        return ([], []) if bos is None else ([bos], [IGNORED])
+
+    def _told(self, context: str, stories: Sequence[Story]) -> tuple[list[int], list[int]]:
+        """Encode a context, then question and answer of each story; labels on the answers."""
+        parts = []
+        for story in stories:
+            parts += [prompt("", context if story is stories[0] else "", story.question, None), f" {story.answer}."]
+        ids, labels = list[int](), list[int]()
+        for number, tokens in enumerate(encode_batch(self._tokenizer, parts)):
+            ids += tokens
+            labels += tokens if number % 2 else [IGNORED] * len(tokens)
+        return ids, labels
 
     def _count(self, text: str) -> int:
-        return len(self._encode(text))
-
-    def _encode(self, text: str) -> list[int]:
-        return encode_batch(self._tokenizer, [text])[0]
+        return len(encode_batch(self._tokenizer, [text])[0])
 
 
-def _bare(context: str, story: Story) -> str:
-    return prompt("", context, story.question, None)
+def _listed(found: Story | Sequence[Story]) -> Sequence[Story]:
+    return [found] if isinstance(found, Story) else found
+
+
+def _none_fits(length: int) -> TitansError:
+    return TitansError(f"hardly any story fits {length:,} tokens: train on greater lengths")
