@@ -60,8 +60,9 @@ def test_numbers_are_those_of_the_library(titans, request, tmp_path, books, kind
     ("options", "sentence"),
     [
         (("--tasks", "qa0"), 'there is no task "qa0"'),
-        (("--lengths", "1k"), "need background text"),
+        (("--lengths", "1K, 1m"), "need background text"),
         (("--lengths", "1k", "--background", "/no/where"), '"/no/where" does not exist'),
+        (("--tasks", "QA1, qa0"), 'there is no task "qa0"'),
         (("--babi", "/no/where"), 'there is no folder "/no/where"'),
         (("--shots", "5"), "5 examples are asked for"),
         (("--device", "quantum"), 'there is no device "quantum"'),

@@ -69,6 +69,7 @@ def test_reads_with_a_model_of_hugging_face(titans, tmp_path):
     command = ("evaluate", "needle", tmp_path, "--tasks", "pk", "--limit", 2, "--lengths")
     assert "0.0%" in titans(*command, 700).stdout
     assert "at most 700 tokens" in titans(*command, 701, status=2).output.replace("\n", " ")
+    assert "go up to 2,097,152" in titans(*command, "1K, 2M", status=2).output.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -76,14 +77,18 @@ def test_reads_with_a_model_of_hugging_face(titans, tmp_path):
     [
         (("--tasks", "pk,qa"), 'no needle task "qa"'),
         (("--tasks", "n"), "books or essays"),
-        (("--tasks", "pk", "--lengths", "2k"), 'lengths are "2k"'),
+        (("--tasks", "pk", "--lengths", "2x"), 'lengths are "2x"'),
+        (("--tasks", "pk", "--out", "{file}"), "file.txt is a file: expected a folder"),
+        (("--tasks", "pk", "--out", "{file}/deeper/still"), "file.txt is a file: expected a folder"),
         (("--tasks", "pk", "--lengths", "100"), "at least"),
         (("--tasks", "n", "--haystack", "no/such/folder"), '"no/such/folder" does not exist'),
         (("--tasks", "pk", "--device", "warp"), 'no device "warp"'),
         (("--tasks", "pk", "--write", "gated"), "no write policy"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(titans, model_folder, options, message):
+def test_mistakes_are_told_in_one_sentence(titans, model_folder, tmp_path, options, message):
+    (tmp_path / "file.txt").touch()
+    options = [word.format(file=tmp_path / "file.txt") for word in options]
     output = titans("evaluate", "needle", model_folder, *options, status=2).output
     assert message in output
     assert output.count("\n") == 1

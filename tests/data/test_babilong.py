@@ -175,8 +175,9 @@ def test_the_same_stories_at_every_length():
 
 def test_too_few_stories(tmp_path):
     (tmp_path / "qa1_x_test.txt").write_text("1 A went to the office.\n2 Where is A?\toffice\t1\n")
-    with pytest.raises(TitansError, match="only 1 of the stories of qa1 tried fit a length of 1k"):
-        fitting_stories(official_stories(tmp_path, "qa1", 0), Length.parse("1k"), words, 2, "qa1")
+    for name in ("0k", "1k"):
+        with pytest.raises(TitansError, match="qa1 has 1 of the 2 stories that are asked for: ask for fewer samples"):
+            fitting_stories(official_stories(tmp_path, "qa1", 0), Length.parse(name), words, 2, "qa1")
     with pytest.raises(TitansError, match="only 0 of the stories of qa3 tried fit"):
         fitting_stories(simulated_stories("qa3", 0), Length.parse("1k"), lambda text: 1000, 1, "qa3")
 

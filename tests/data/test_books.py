@@ -75,6 +75,8 @@ def test_reads_books_compressed_or_not_and_essays_of_ruler(tmp_path):
     essays.write_text(json.dumps({"text": "An essay. About\n\nit."}))
     assert read_words([essays]).words == ("An", "essay.", "About", "it.")
     assert not read_words([essays]).gutenberg
+    assert read_words([essays]).essays
+    assert not read_words([essays, tmp_path]).essays
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz"])
@@ -91,6 +93,7 @@ def test_refuses_what_holds_no_text(tmp_path):
     (tmp_path / "a.txt").write_text(" \n")
     with pytest.raises(TitansError, match="at least one word"):
         read_words([tmp_path / "a.txt"])
-    (tmp_path / "b.json").write_text("[]")
-    with pytest.raises(TitansError, match='"text" is the text'):
-        read_words([tmp_path / "b.json"])
+    for content in ("[]", '{"text": 5}', '{"text": null}', "{}", "{"):
+        (tmp_path / "b.json").write_text(content)
+        with pytest.raises(TitansError, match='"text" is the text'):
+            read_words([tmp_path / "b.json"])

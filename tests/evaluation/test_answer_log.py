@@ -14,9 +14,9 @@ def test_answers_are_there_the_next_time(tmp_path):
     log = AnswerLog(tmp_path / "new", SETTINGS)
     log.add("a", {"text": "é\n", "correct": True})
     log.add("b", {"pair": (1, 2)})
-    assert log.get("b") == {"pair": [1, 2]}
+    assert log.get("b", ["pair"]) == {"pair": [1, 2]}
     again = AnswerLog(tmp_path / "new", {**SETTINGS, "lengths": [1, 2]})
-    assert (again.get("a"), again.get("b"), again.get("c")) == (
+    assert (again.get("a", ("correct", "text")), again.get("b", ["pair"]), again.get("c", ["pair"])) == (
         {"text": "é\n", "correct": True},
         {"pair": [1, 2]},
         None,
@@ -33,7 +33,7 @@ def test_every_way_to_tear_the_last_line_loses_only_it(tmp_path):
     for end in range(len(first), len(whole)):
         path.write_bytes(whole[:end])
         log = AnswerLog(tmp_path, SETTINGS)
-        assert (log.get("a"), log.get("b")) == ({"x": 1}, None)
+        assert (log.get("a", "x"), log.get("b", "x")) == ({"x": 1}, None)
         log.add("b", {"x": 2})
         assert path.read_bytes() == whole
 
@@ -43,7 +43,7 @@ def test_other_settings_are_refused(tmp_path):
     for other, names in (({**SETTINGS, "seed": 1}, "seed"), ({"model": "m"}, "lengths, seed")):
         with pytest.raises(TitansError, match=rf"other settings \({names};"):
             AnswerLog(tmp_path, other)
-    assert AnswerLog(tmp_path, SETTINGS).get("a") == {}
+    assert AnswerLog(tmp_path, SETTINGS).get("a", ()) == {}
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", '{"key": "a"}', '{"key": "a", "answer": 3}'])
@@ -52,6 +52,13 @@ def test_damage_is_named(tmp_path, line):
     (tmp_path / "answers.jsonl").write_text(line + "\n" + json.dumps({"key": "b", "answer": {}}) + "\n")
     with pytest.raises(TitansError, match="line 1 is damaged"):
         AnswerLog(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize("answer", [{}, {"x": 1}, {"x": 1, "y": 2, "z": 3}])
+def test_an_answer_of_other_fields_is_damage(tmp_path, answer):
+    AnswerLog(tmp_path, SETTINGS).add("a", answer)
+    with pytest.raises(TitansError, match=r"answers.jsonl is damaged where a was answered: delete that line"):
+        AnswerLog(tmp_path, SETTINGS).get("a", ("x", "y"))
 
 
 def test_settings_that_are_lost_or_damaged_are_refused(tmp_path):
@@ -67,4 +74,4 @@ def test_settings_that_are_lost_or_damaged_are_refused(tmp_path):
 def test_without_a_folder_answers_are_in_memory():
     log = AnswerLog(None, SETTINGS)
     log.add("a", {"x": 1})
-    assert log.get("a") == {"x": 1}
+    assert log.get("a", "x") == {"x": 1}

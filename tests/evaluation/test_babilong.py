@@ -62,7 +62,7 @@ def test_the_official_rule(task, question, target, answer, right):
 class Solver:
     """Reads facts wherever they stand in the prompt's context; wrong where it is told to be."""
 
-    name, longest, policy = "solver", None, None
+    name, longest, policy, write = "solver", None, None, "always"
 
     def __init__(self, fail_at=None, wrong=()):
         self.prompts, self.fail_at, self.wrong = [], fail_at, wrong
@@ -73,7 +73,8 @@ class Solver:
     def count(self, text):
         return len(text.split())
 
-    def answer(self, prompt, max_new_tokens):
+    def answer(self, prompt, max_new_tokens, progress):
+        progress(0.5)
         if len(self.prompts) == self.fail_at:
             raise KeyboardInterrupt
         assert max_new_tokens == 20
@@ -96,17 +97,22 @@ def books(tmp_path):
 def test_a_solver_of_the_facts_is_always_right(books):
     questions = Questions(tuple(LABELS), ("0k", "1k", "2k"), background=books, samples=4)
     reader, done = Solver(), []
-    result = run_babilong(reader, questions, progress=done.append)
+    result = run_babilong(reader, questions, progress=lambda share, where: done.append((share, where)))
     assert {(s.task, s.length): s.correct for s in result.scores} == {
         (task, length): 4 for task in LABELS for length in questions.lengths
     }
-    assert len(done) == 120
-    assert done[0] == "qa1 at 0k"
+    assert done == [(n / 240, f"{task} at {length}") for n, task, length in _order(questions)]
     around = {"1k": 700, "2k": 1700}
     for score in result.scores:
         if score.length in around:
             assert 50 < score.prompt_tokens - around[score.length] < 300  # what the rest of the prompt was left
     assert all(0.25 <= s.majority <= 1 for s in result.scores)
+
+
+def _order(questions):
+    """Each question is announced, and announced again when half of its text is read."""
+    pairs = [(task, length) for task in questions.tasks for length in questions.lengths for _ in range(8)]
+    return [(n, *pair) for n, pair in enumerate(pairs)]
 
 
 @pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official bAbI files are not beside the repository")
@@ -126,7 +132,9 @@ def test_scores_count(books, tmp_path):
     saved = json.loads((tmp_path / "new" / "babilong.json").read_text())
     assert saved["benchmark"] == "BABILong-style"
     assert saved["scores"][0]["accuracy"] == 0.7
-    assert "made-up stories" in saved["protocol"]
+    assert "made-up stories, 10 questions, not 100" in saved["protocol"]
+    assert "PG-19" not in saved["protocol"]  # there is no other text in 0k
+    assert saved["write"] == "always"
     assert (tmp_path / "new" / "babilong.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -154,7 +162,7 @@ def test_the_form_without_instructions(books):
     seen = []
 
     class Bare(Solver):
-        def answer(self, prompt, max_new_tokens):
+        def answer(self, prompt, max_new_tokens, progress):
             seen.append(prompt)
             return " garden."
 
@@ -182,7 +190,15 @@ def test_questions_that_cannot_be_asked(fields, sentence):
 
 def test_a_model_with_too_few_positions(books):
     reader = Solver()
-    reader.longest = 1024
-    with pytest.raises(TitansError, match=r"reads at most 1,024 tokens .* leave out 2k"):
-        run_babilong(reader, Questions(("qa1",), ("0k", "1k", "2k"), background=books))
-    assert reader.prompts == []
+    run_babilong(reader, Questions(("qa1",), ("1k",), background=books, samples=3))
+    longest = max(len(prompt.split()) for prompt in reader.prompts) + 20
+    for length, shots in (("2k", 0), ("1k", 3)):  # 2k leaves no place to the prompt either way
+        reader = Solver()
+        reader.longest = 1704 if length == "2k" else longest
+        with pytest.raises(TitansError, match=rf"reads at most {reader.longest:,} tokens .* leave out {length}"):
+            run_babilong(reader, Questions(("qa1",), ("0k", length), background=books, shots=shots, samples=3))
+        assert reader.prompts == []
+    reader = Solver()
+    reader.longest = longest + 8  # the context is long by a word or two
+    run_babilong(reader, Questions(("qa1",), ("0k", "1k"), background=books, samples=3))
+    assert len(reader.prompts) == 6

@@ -75,6 +75,15 @@ def test_numbers_are_those_of_a_direct_computation(evaluate, folder):
     assert wikitext.metrics["word_perplexity"].value == pytest.approx(math.exp(-total / words), rel=1e-4)
 
 
+def test_git_is_not_asked(evaluate, monkeypatch, capfd):
+    from lm_eval import evaluator
+
+    kept = evaluator.get_git_commit_hash
+    evaluate("piqa", limit=1)
+    assert capfd.readouterr().err == ""
+    assert evaluator.get_git_commit_hash is kept
+
+
 def test_intervals():
     shares = _interval(0.75, [1, 1, 0, 1])
     assert (shares.low, shares.high) == wilson(3, 4)
@@ -162,8 +171,16 @@ def test_what_cannot_be_done_is_refused(evaluate, tasks, options, message):
         evaluate(*tasks, **options)
 
 
-def test_damaged_weights_are_refused(evaluate):
+@pytest.mark.parametrize("task", ["piqa", "lambada_openai", "wikitext"])
+def test_damaged_weights_are_refused(evaluate, task):
     with torch.no_grad():
         evaluate.model.model.norm.weight[:] = math.nan
-    with pytest.raises(TitansError, match="nan: the model's weights are damaged"):
+    with pytest.raises(TitansError, match=r"^the model answers NaN: its weights are damaged"):
+        evaluate(task)
+
+
+def test_an_infinite_metric_is_refused(evaluate):
+    surely = torch.full((259,), -math.inf).index_fill(0, torch.tensor([0]), 0.0)  # no text has this byte
+    evaluate.model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + surely)
+    with pytest.raises(TitansError, match="gives perplexity inf: the model's weights are damaged"):
         evaluate("lambada_openai")

@@ -1,5 +1,6 @@
 """The evaluation counts what a known reader finds, and goes on where it was interrupted."""
 
+import dataclasses
 import json
 
 import pytest
@@ -19,7 +20,7 @@ WORDS = Words(("Some", "words.", "No", "more."), (0, 2), gutenberg=True)
 class Half:
     """Reads bytes, and finds what lies in the first half of the text, in capitals."""
 
-    name, longest = "half", None
+    name, longest, write = "half", None, "gated"
 
     def __init__(self):
         self.asked = []
@@ -30,7 +31,8 @@ class Half:
     def digest(self):
         return "half"
 
-    def answer(self, prompt, max_new_tokens, stop=()):
+    def answer(self, prompt, max_new_tokens, progress):
+        progress(0.5)
         assert max_new_tokens == 128
         self.asked.append(prompt)
         key = prompt.split(" for ")[-1].removesuffix(" mentioned in the provided text is")
@@ -77,6 +79,7 @@ def test_counts_what_is_found_by_depth_and_length(tmp_path):
     assert written["cells"][2]["accuracy"] == result.accuracy("w", 2000)[0]
     assert "books of Project Gutenberg" in written["deviations"][0]
     assert "60 samples, not 500" in written["deviations"]
+    assert written["write"] == "gated"
     assert (tmp_path / "needle.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -108,6 +111,21 @@ def test_other_settings_are_refused(tmp_path):
     needle(Half(), ["n"], [1500], WORDS, samples=1, folder=tmp_path)
     needle(asked, ["n"], [1500], words, samples=1, folder=tmp_path)  # another text makes other questions
     assert len(asked.asked) == 1
+
+
+def test_rulers_own_essays_are_no_deviation():
+    essays = dataclasses.replace(WORDS, gutenberg=False, essays=True)
+    told, untold = (needle(Half(), ["n"], [1500], words, samples=1).deviations for words in (WORDS, essays))
+    assert told[1:] == untold
+    assert "in place of RULER's essays" in told[0]
+
+
+def test_progress_follows_the_tokens():
+    seen = []
+    needle(Half(), ["pk"], [1000, 3000], samples=2, progress=lambda share, what: seen.append((share, what)))
+    shares = [0, 0.5, 1, 1.5, 2, 3.5, 5, 6.5]  # in thousands: each sample, and when half of it is read
+    assert [share for share, _ in seen] == [share / 8 for share in shares]
+    assert seen[5][1] == "pk, 3,000 tokens, 1 of 2"
 
 
 @pytest.mark.parametrize(

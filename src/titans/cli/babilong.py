@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder, words
 from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import progress_bar
 from titans.cli.compare import print_table
@@ -48,16 +49,15 @@ def babilong(
     from titans.evaluation.babilong import Questions, run_babilong
 
     questions = Questions(
-        tuple(tasks.split(",")),
-        tuple(lengths.split(",")),
+        tuple(task.lower() for task in words(tasks)),
+        tuple(length.lower().replace("m", "M") for length in words(lengths)),
         babi=babi,
         background=background,
         shots=None if bare else shots,
         samples=min(samples, limit or samples),
         seed=seed,
     )
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    make_folder(out)
     if background is not None:
         _check_background(background)
     silence_loading()
@@ -66,9 +66,13 @@ def babilong(
     reader = load_reader(model, device, write)
     typer.echo(questions.protocol)
     with progress_bar() as progress:
-        total = len(questions.tasks) * len(questions.lengths) * questions.samples
-        bar = progress.add_task("questions", total=total)
-        result = run_babilong(reader, questions, out, lambda where: progress.update(bar, advance=1, description=where))
+        bar = progress.add_task("questions", total=1.0)
+        result = run_babilong(
+            reader,
+            questions,
+            out,
+            progress=lambda done, where: progress.update(bar, completed=done, description=where),
+        )
     _print(result)
     if out is not None:
         result.save(out)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder
 from titans.cli._loading import load_for_inference
 from titans.cli._progress import progress_bar
 from titans.errors import TitansError
@@ -38,8 +39,7 @@ def calibrate(
 
     if not model.is_dir():
         raise TitansError(f'there is no model folder "{model}": the policy is written into it, so a hub id will not do')
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    make_folder(out)
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
     from titans.evaluation.calibration import calibrate as measure

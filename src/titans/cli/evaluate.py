@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder
 from titans.cli._loading import Write, load_for_inference, shares
 from titans.cli._progress import progress_counter
 from titans.cli.babilong import babilong
@@ -46,8 +47,7 @@ def perplexity(
     """
     from titans.data.corpora import documents, local_files
 
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    make_folder(out)
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
     from titans.training.pretrained import load_write_policy

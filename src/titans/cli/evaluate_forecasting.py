@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._arguments import whole_numbers, words
 from titans.cli._progress import progress_bar
-from titans.errors import TitansError
 
 if TYPE_CHECKING:
     from titans.evaluation.forecasting import ForecastingResult
@@ -50,13 +50,13 @@ def forecasting(
     """
     from titans.evaluation.forecasting_run import load
 
-    evaluation = load(dataset, protocol, context_length=look_back, horizons=_numbers(horizons))
+    evaluation = load(dataset, protocol, context_length=look_back, horizons=whole_numbers(horizons, "horizons"))
     folder = Path(f"forecasting-{evaluation.benchmark.name}") if out is None else out
     with progress_bar() as progress:
         task = progress.add_task("", total=1.0)
         result = evaluation.run(
             folder,
-            evaluation.models() if models is None else _words(models),
+            evaluation.models() if models is None else words(models),
             seeds,
             epochs=epochs,
             learning_rate=learning_rate,
@@ -67,17 +67,6 @@ def forecasting(
     _print_errors(result)
     typer.echo(result.describe())
     typer.echo(f"written: {folder / 'forecasting.json'}, {folder / 'forecasting.png'}")
-
-
-def _words(listed: str) -> list[str]:
-    return listed.replace(",", " ").split()
-
-
-def _numbers(listed: str) -> list[int]:
-    try:
-        return [int(word) for word in _words(listed)]
-    except ValueError:
-        raise TitansError(f'the horizons are "{listed}", expected whole numbers such as 96,192') from None
 
 
 def _print_errors(result: ForecastingResult) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder
 from titans.cli._loading import Write, load_for_inference, text_or_file
 
 
@@ -31,7 +32,7 @@ def inspect(
     from titans.training.pretrained import load_write_policy
 
     policy = load_write_policy(model, write)
-    out.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    make_folder(out.parent)
     language_model, tokenizer = load_for_inference(model)
     inspection = read(language_model, tokenizer, blocks, policy=policy)
     facts = {"Model": model, "variant": language_model.config.variant} | ({} if file is None else {"file": str(file)})

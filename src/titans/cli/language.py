@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder, words
 from titans.cli._loading import silence_loading
 from titans.cli._progress import progress_bar
 from titans.cli.compare import print_table
@@ -61,14 +62,13 @@ def lm(
     require_harness()
     if data is not None and not data.is_dir():
         raise TitansError(f"there is no folder {data}: expected one that holds the tasks' files")
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    make_folder(out)
     from titans.evaluation.language import TABLE, evaluate_language
     from titans.evaluation.reading import load_reader
 
     silence_loading()
     reader = load_reader(model, device)
-    names = list(TABLE) if tasks is None else [name.strip() for name in tasks.split(",") if name.strip()]
+    names = list(TABLE) if tasks is None else words(tasks)
     with progress_bar() as progress:
         bars = {name: progress.add_task(name, total=1.0) for name in names}
         result = evaluate_language(

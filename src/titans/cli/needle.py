@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import progress_bar
 from titans.cli.compare import print_table
-from titans.errors import TitansError
 
 if TYPE_CHECKING:
     from titans.evaluation.needle import NeedleResult
@@ -24,7 +24,8 @@ def needle(
         str, typer.Option(metavar="TASK,...", help="pk: a number in noise; n: a number in books; w: a uuid in books.")
     ] = "pk,n,w",
     lengths: Annotated[
-        str, typer.Option(metavar="L,L,...", help="Tokens of the text, the question and 128 of the answer.")
+        str,
+        typer.Option(metavar="L,L,...", help="Tokens of text, question and 128 of the answer; 2K is 2,048."),
     ] = "2048,4096,8192,16384",
     haystack: Annotated[
         list[str] | None,
@@ -53,11 +54,10 @@ def needle(
     from titans.evaluation.needle import needle as measure
     from titans.evaluation.reading import load_reader
 
-    asked = [word.lower() for word in _listed(tasks)]
-    sizes = _lengths(lengths)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
-    words = read_words(haystack) if haystack and asked != ["pk"] else None
+    asked = [word.lower() for word in words(tasks)]
+    sizes = whole_numbers(lengths, "lengths")
+    make_folder(out)
+    text = read_words(haystack) if haystack and asked != ["pk"] else None
     silence_loading()
     reader = load_reader(model, device, write)
     with progress_bar() as progress:
@@ -66,7 +66,7 @@ def needle(
             reader,
             asked,
             sizes,
-            words,
+            text,
             samples=samples if limit is None else min(samples, limit),
             seed=seed,
             folder=out,
@@ -77,17 +77,6 @@ def needle(
     if out is not None:
         result.save(out)
         typer.echo(f"written: {out / 'needle.json'}, {out / 'needle.png'}")
-
-
-def _listed(words: str) -> list[str]:
-    return words.replace(",", " ").split()
-
-
-def _lengths(words: str) -> list[int]:
-    try:
-        return [int(word) for word in _listed(words)]
-    except ValueError:
-        raise TitansError(f'the lengths are "{words}", expected whole numbers of tokens such as 2048,4096') from None
 
 
 def _print(result: NeedleResult) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from titans.cli._arguments import make_folder
 from titans.cli._progress import progress_bar
 from titans.cli.compare import best_device, print_table
 from titans.errors import TitansError
@@ -155,8 +156,7 @@ def _run(
 
     if kind == "recall" and task not in RECALL_TASKS:
         raise TitansError(f'there is no recall task "{task}": expected one of {", ".join(RECALL_TASKS)}')
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is known before the work is done
+    make_folder(out)
     probe = make_probe(task, options)
     if probe.kind != kind:
         raise TitansError(f"{task} is a {probe.kind} task: use titans evaluate {probe.kind}")

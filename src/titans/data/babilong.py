@@ -211,11 +211,18 @@ def fitting_stories(
         TitansError: there are too few, or hardly any fits.
     """
     found: list[Story] = []
-    for tried, story in enumerate(stories):
-        if len(found) == number or tried - len(found) > TRIES:
-            break
+    unfit = 0
+    for story in stories:
         if length.fits(story, count):
             found.append(story)
+        else:
+            unfit += 1
+        if len(found) == number or unfit > TRIES:
+            break
+    if len(found) < number and not unfit:
+        raise TitansError(
+            f"{task} has {len(found):,} of the {number:,} stories that are asked for: ask for fewer samples"
+        )
     if len(found) < number:
         raise TitansError(
             f"only {len(found)} of the stories of {task} tried fit a length of {length.name} in this tokenizer, and "

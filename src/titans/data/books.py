@@ -29,11 +29,13 @@ class Words:
         words: parts between white space, at least one.
         starts: the numbers of the words that begin a sentence, from 0 up.
         gutenberg: whether the frame of Project Gutenberg was found and taken off.
+        essays: whether all of it is in the form in which RULER's script leaves its essays. Default: no.
     """
 
     words: tuple[str, ...]
     starts: tuple[int, ...]
     gutenberg: bool
+    essays: bool = False
 
 
 def read_words(sources: Sequence[Source]) -> Words:
@@ -58,7 +60,7 @@ def read_words(sources: Sequence[Source]) -> Words:
             words += book.split()
     if not words:
         raise TitansError("the text is empty: expected books or essays with at least one word")
-    return Words(tuple(words), tuple(sentence_starts(words)), gutenberg)
+    return Words(tuple(words), tuple(sentence_starts(words)), gutenberg, all(map(_is_essays, sources)))
 
 
 def strip_gutenberg(text: str) -> str:
@@ -91,10 +93,17 @@ def sentence_starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
+def _is_essays(source: Source) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
+
+
 def _texts(source: Source) -> list[str]:
-    if isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file():
+    if _is_essays(source):
         try:
-            return [json.loads(Path(source).read_text(encoding="utf-8"))["text"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise TitansError(f'{source} is no JSON object whose "text" is the text') from error
+            text = json.loads(Path(str(source)).read_text(encoding="utf-8"))["text"]
+        except (ValueError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise TitansError(f'{source} is no JSON object whose "text" is the text')
+        return [text]
     return [document.text() for document in documents(source)]

@@ -159,7 +159,7 @@ class Books(Haystack):
         starts, whole = self._text.starts, len(self._text.words)
         cycles, rest = divmod(units, whole)
         sentences = cycles * len(starts) + bisect.bisect_left(starts, rest)
-        sentence = sentences * depth // 100
+        sentence = int(sentences * (depth / 100))  # RULER's rounding, to the last digit
         if sentence == sentences:
             return units, float(depth)
         return sentence // len(starts) * whole + starts[sentence % len(starts)], float(depth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,23 @@ class AnswerLog:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, key: str) -> dict[str, Any] | None:
-        """Return the answer of a name, or None where it was not given yet."""
-        return self._answers.get(key)
+    def get(self, key: str, fields: Collection[str]) -> dict[str, Any] | None:
+        """Return the answer of a name, or None where it was not given yet.
+
+        Args:
+            key: its name.
+            fields: what an answer consists of.
+
+        Raises:
+            TitansError: the answer consists of something else.
+        """
+        answer = self._answers.get(key)
+        if answer is not None and set(answer) != set(fields):
+            raise TitansError(
+                f"{self._path} is damaged where {key} was answered: delete that line, and its question will be asked "
+                "again"
+            )
+        return answer
 
     def add(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer; it is in the file when this returns.

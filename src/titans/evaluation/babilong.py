@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from titans.evaluation.reading import Reader
 
 NEW_TOKENS = 20
+OFFICIAL_SAMPLES = 100
+KEPT = ("question", "target", "answer", "prompt_tokens", "fact_positions")  # of an answer
 FILE, PLOT = "babilong.json", "babilong.png"
 
 
@@ -84,21 +86,25 @@ class Questions:
     @property
     def protocol(self) -> str:
         """Say in one line what is done, and where it departs from the published benchmark."""
-        form = "no instructions" if self.shots is None else f"instruction, {self.shots} examples"
-        deviations = [
-            "wording of the prompts",
-            "lengths counted in the model's tokens",
-            "sentences cut by simple rules",
-        ]
-        deviations.append(
-            "made-up stories"
-            if self.babi is None
-            else "the stories of the test files in place of those of en-10k train"
+        examples = f"{self.shots} {'example' if self.shots == 1 else 'examples'}"
+        form = "no instructions" if self.shots is None else f"instruction, {examples}"
+        stories = (
+            "made-up stories" if self.babi is None else "stories of the test files in place of those of en-10k train"
         )
-        if self.background is not None:
-            deviations.append("the text given in place of PG-19")
+        deviations = ["wording of the prompts", stories]
+        if any(Length.parse(name).tokens for name in self.lengths):
+            deviations += [
+                "lengths counted in the model's tokens",
+                "the text given in place of PG-19",
+                "sentences cut by simple rules",
+                "stories that fit their context alone",
+            ]
         if "qa7" in self.tasks:
             deviations.append('"one" within "none" is not counted')
+        if self.samples != OFFICIAL_SAMPLES:
+            deviations.append(
+                f"{self.samples} {'question' if self.samples == 1 else 'questions'}, not {OFFICIAL_SAMPLES}"
+            )
         return (
             f"protocol: {self.name} (Kuratov et al., 2024), {form}, greedy, {NEW_TOKENS} tokens; deviations: "
             f"{', '.join(deviations)}"
@@ -147,11 +153,13 @@ class BabilongResult:
 
     Args:
         model: what the model is called.
+        write: what its memories took in: "always", "gated" or "never".
         questions: what was asked.
         scores: by task and length.
     """
 
     model: str
+    write: str
     questions: Questions
     scores: tuple[Score, ...]
 
@@ -166,6 +174,7 @@ class BabilongResult:
             "benchmark": self.questions.name,
             "protocol": self.questions.protocol,
             "model": self.model,
+            "write": self.write,
             "questions": {
                 **dataclasses.asdict(self.questions),
                 "babi": None if self.questions.babi is None else str(self.questions.babi),
@@ -180,7 +189,7 @@ def run_babilong(
     reader: Reader,
     questions: Questions,
     folder: Path | None = None,
-    progress: Callable[[str], None] = lambda where: None,
+    progress: Callable[[float, str], None] = lambda done, where: None,
 ) -> BabilongResult:
     """Ask a model the questions of BABILong.
 
@@ -189,7 +198,7 @@ def run_babilong(
         questions: what to ask.
         folder: where answers are kept as they are given, so that a run that was interrupted goes on where it was, and
             more tasks, lengths or samples can be added. Default: nowhere.
-        progress: called after each answer with the task and the length.
+        progress: called with the share of the questions that has been asked, and the task and length. Default: nothing.
 
     Returns:
         The scores.
@@ -198,11 +207,6 @@ def run_babilong(
         TitansError: something does not fit: stories and lengths, prompts and the model, the folder and the settings.
     """
     background = None if questions.background is None else Background.read(questions.background, reader.count)
-    for name in questions.lengths:
-        if reader.longest is not None and Length.parse(name).tokens > reader.longest:
-            raise TitansError(
-                f"the model reads at most {reader.longest:,} tokens (max_position_embeddings): leave out {name}"
-            )
     chosen = {
         (task, name): fitting_stories(
             questions.stories(task), Length.parse(name), reader.count, questions.samples, task
@@ -210,22 +214,43 @@ def run_babilong(
         for task in questions.tasks
         for name in questions.lengths
     }
+    if reader.longest is not None:
+        _check_room(reader, reader.longest, questions, chosen)
     log = AnswerLog(folder, _settings(reader, questions))
-    scores = []
+    scores, done, total = [], 0, len(chosen) * questions.samples
     for (task, name), stories in chosen.items():
         answers = []
         for number, story in enumerate(stories):
+
+            def show(share: float, done: int = done, where: str = f"{task} at {name}") -> None:
+                progress((done + share) / total, where)
+
+            show(0.0)
             key = f"{task}/{name}/{number}"
-            given = log.get(key)
+            given = log.get(key, KEPT)
             if given is None:
-                given = _ask(reader, questions, background, task, name, number, story)
+                given = _ask(reader, questions, background, (task, name, number), story, show)
                 log.add(key, given)
             if (given["question"], given["target"]) != (story.question, story.answer):
                 raise TitansError(f"{folder} holds answers to other stories: use another folder")
             answers.append(given)
-            progress(f"{task} at {name}")
+            done += 1
         scores.append(_score(task, name, answers))
-    return BabilongResult(reader.name, questions, tuple(scores))
+    return BabilongResult(reader.name, reader.write, questions, tuple(scores))
+
+
+def _check_room(reader: Reader, longest: int, questions: Questions, chosen: dict[tuple[str, str], list[Story]]) -> None:
+    """Refuse prompts, about as long as they will be, that are longer than the model's positions."""
+    for (task, name), stories in chosen.items():
+        tokens = Length.parse(name).tokens
+        for story in stories:
+            context = tokens or reader.count(" ".join(story.facts))
+            needed = context + reader.count(prompt(task, "", story.question, questions.shots)) + NEW_TOKENS
+            if needed > longest:
+                raise TitansError(
+                    f"the model reads at most {longest:,} tokens (max_position_embeddings), and {task} at {name} takes "
+                    f"{needed:,}: leave out {name}, or ask with fewer --shots"
+                )
 
 
 def _settings(reader: Reader, questions: Questions) -> dict[str, Any]:
@@ -252,18 +277,18 @@ def _ask(
     reader: Reader,
     questions: Questions,
     background: Background | None,
-    task: str,
-    length: str,
-    number: int,
+    which: tuple[str, str, int],
     story: Story,
+    show: Callable[[float], None],
 ) -> dict[str, Any]:
+    task, length, number = which
     rng = random.Random(f"{questions.seed}/{task}/{length}/{number}")
     sample = make_sample(story, Length.parse(length).tokens, background, reader.count, rng)
     text = prompt(task, sample.context, story.question, questions.shots)
     return {
         "question": story.question,
         "target": story.answer,
-        "answer": reader.answer(text, NEW_TOKENS),
+        "answer": reader.answer(text, NEW_TOKENS, progress=show),
         "prompt_tokens": reader.count(text),
         "fact_positions": sample.positions,
     }

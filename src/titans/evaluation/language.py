@@ -122,7 +122,8 @@ class LanguageResult:
         if any(task.documents < task.of for task in self.tasks):
             deviations.append(f"not all documents, but some drawn with seed {self.seed}")
         deviations += [f"{task.cut} prompts of {task.task} cut on the left" for task in self.tasks if task.cut]
-        return f"protocol: lm-evaluation-harness {self.harness}{whole}; deviations: {'; '.join(deviations) or 'none'}"
+        said = f"lm-evaluation-harness {self.harness}, prompts without bos as it sends them{whole}"
+        return f"protocol: {said}; deviations: {'; '.join(deviations) or 'none'}"
 
     def save(self, folder: Path) -> None:
         """Write `language.json` and the plot `language.png`.
@@ -193,12 +194,12 @@ def evaluate_language(
     log = AnswerLog(folder, settings)
     prompts, windows = (make_lm(model, tokenizer, batch_size, max_length, rolling) for rolling in (False, True))
     for task_name in tasks:
-        if log.get(task_name) is None:
+        if log.get(task_name, RESULT) is None:
             task = defined.load(task_name, local[task_name])
             lm = windows if task.OUTPUT_TYPE == "loglikelihood_rolling" else prompts
             lm.progress = None if progress is None else functools.partial(progress, task_name)
             log.add(task_name, dataclasses.asdict(_run(lm, task, local[task_name], limit, seed)))
-    results = tuple(_restore(log.get(task) or {}) for task in tasks)
+    results = tuple(_restore(log.get(task, RESULT) or {}) for task in tasks)
     return LanguageResult(name, settings["harness"], windows.max_length, seed, results)
 
 
@@ -257,6 +258,9 @@ def _standard_error(residuals: list[float]) -> float:
 def _perplexity(value: float, error: float) -> Metric:
     """Turn the standard error of a perplexity's logarithm into its interval."""
     return Metric(value, value * error, value * math.exp(-Z * error), value * math.exp(Z * error))
+
+
+RESULT = tuple(field.name for field in dataclasses.fields(TaskResult))
 
 
 def _restore(kept: dict[str, Any]) -> TaskResult:

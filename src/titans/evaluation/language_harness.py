@@ -161,6 +161,8 @@ def run_task(lm: Any, task: Any, limit: int | None, seed: int) -> Measured:
                 task_manager=TaskManager(include_defaults=False),
                 **seeds,
             )
+    except TitansError:
+        raise
     except (ArithmeticError, LookupError, TypeError, ValueError, UndefinedError) as error:
         raise TitansError(f"{name} fails: {type(error).__name__}: {first_line(error)}") from error
     assert found is not None  # only other processes than the first of several get nothing
@@ -243,6 +245,8 @@ def _lm_class() -> Any:
 
         def _model_call(self, inps: Any, *args: Any, **options: Any) -> Any:
             logits = super()._model_call(inps, *args, **options)
+            if bool(logits.isnan().any()):  # accuracies would count as if the first answer had been chosen
+                raise TitansError("the model answers NaN: its weights are damaged, or its training diverged")
             self._advance(len(inps))
             return logits
 
@@ -261,20 +265,24 @@ def _lm_class() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the harness's and the data sets' messages and bars away: we show our own."""
+    """Keep the harness's and the data sets' messages and bars away: we show our own, and git, which it asks, its."""
     import datasets
     import tqdm
+    from lm_eval import evaluator
     from lm_eval.api import task
 
     loggers = [logging.getLogger(name) for name in ("lm_eval", "huggingface_hub", "datasets")]
     levels, bar, shown = [logger.level for logger in loggers], task.tqdm, datasets.are_progress_bars_disabled()
+    git: Any = evaluator.get_git_commit_hash
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         datasets.disable_progress_bars()
         task.tqdm = functools.partial(tqdm.tqdm, disable=True)
+        evaluator.get_git_commit_hash = lambda: None
         yield
     finally:
+        evaluator.get_git_commit_hash = git
         task.tqdm = bar
         if not shown:
             datasets.enable_progress_bars()

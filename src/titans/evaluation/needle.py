@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 FILE, PLOT = "needle.json", "needle.png"
 OFFICIAL_SAMPLES = 500
 BANDS = 10  # of depth, in the heat map
+KEPT = ("depth", "tokens", "references", "text", "score")  # of an answer
 PROTOCOL = (
     "RULER S-NIAH (pk, n, w taken to be niah_single_1, _2, _3), the plain template, prompt and answer prefix + 128 ≤ "
     "length in the model's own tokens without bos, greedy, 128 new tokens, a reference counts where the answer holds "
@@ -64,6 +66,7 @@ class NeedleResult:
         lengths: tokens of the samples, with their answers.
         samples: of each task and length.
         seed: of the samples.
+        write: what the memories took in: "always", "gated" or "never".
         deviations: from RULER's protocol.
         answers: all of them.
     """
@@ -73,6 +76,7 @@ class NeedleResult:
     lengths: tuple[int, ...]
     samples: int
     seed: int
+    write: str
     deviations: tuple[str, ...]
     answers: tuple[Answer, ...]
 
@@ -164,22 +168,37 @@ def needle(
     for task in made.values():
         for length in lengths:
             for index in range(samples):
-                if progress is not None:
-                    progress(done / total, f"{task.name}, {length:,} tokens, {index + 1} of {samples}")
-                answers.append(_ask(reader, task, (length, seed, index), log))
+                show = functools.partial(
+                    _show,
+                    progress,
+                    done / total,
+                    length / total,
+                    f"{task.name}, {length:,} tokens, {index + 1} of {samples}",
+                )
+                show(0.0)
+                answers.append(_ask(reader, task, (length, seed, index), log, show))
                 done += length
+    deviations = _deviations(tasks, words, samples)
     return NeedleResult(
-        reader.name, tuple(tasks), tuple(lengths), samples, seed, _deviations(tasks, words, samples), tuple(answers)
+        reader.name, tuple(tasks), tuple(lengths), samples, seed, reader.write, deviations, tuple(answers)
     )
 
 
-def _ask(reader: Reader, task: NeedleTask, which: tuple[int, int, int], log: AnswerLog) -> Answer:
+def _show(progress: Callable[[float, str], None] | None, done: float, of: float, what: str, share: float) -> None:
+    """Report that a share of the text is read that is itself a share `of` all."""
+    if progress is not None:
+        progress(done + share * of, what)
+
+
+def _ask(
+    reader: Reader, task: NeedleTask, which: tuple[int, int, int], log: AnswerLog, show: Callable[[float], None]
+) -> Answer:
     length, seed, index = which
     key = f"{task.name}/{task.haystack.digest}/{length}/{index}"
-    found = log.get(key)
+    found = log.get(key, KEPT)
     if found is None:
         sample = task.sample(length, seed, index)
-        text = reader.answer(sample.text, NEW_TOKENS)
+        text = reader.answer(sample.text, NEW_TOKENS, progress=show)
         found = {
             "depth": sample.depth,
             "tokens": sample.tokens,
@@ -195,7 +214,8 @@ def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tupl
     found = []
     if words is not None and set(tasks) & {"n", "w"}:
         text = "books of Project Gutenberg" if words.gutenberg else "the given text"
-        found.append(f"n and w hide their needle in {text} in place of RULER's essays")
+        if not words.essays:
+            found.append(f"n and w hide their needle in {text} in place of RULER's essays")
         found.append("sentences end by punctuation and capitals, not by NLTK's model")
     found.append("filled up word by word or line by line, not in steps of 500 words or 25 lines")
     if samples != OFFICIAL_SAMPLES:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,13 +83,25 @@ class Reader:
         """Count the tokens of a text, without special tokens."""
         return len(self._encode(text))
 
-    def answer(self, prompt: str, max_new_tokens: int, stop: Sequence[str] = ()) -> str:
+    @property
+    def write(self) -> str:
+        """What the memories take in: "always", "gated" or "never"."""
+        return "always" if self.policy is None else self.policy.write
+
+    def answer(
+        self,
+        prompt: str,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> str:
         """Go on from a text with the likeliest tokens.
 
         Args:
             prompt: the text; a special token that it happens to spell is ordinary text.
             max_new_tokens: stop after so many tokens, or at a token that ends a text.
             stop: end before the first of these strings.
+            progress: called after each piece with the share of the prompt that has been read. Default: nothing.
 
         Returns:
             The new text.
@@ -100,7 +112,7 @@ class Reader:
         """
         ids = self._start + self._encode(prompt)
         self._check_length(len(ids), max_new_tokens)
-        logits, state = self._read(ids)
+        logits, state = self._read(ids, progress)
         words = write_tokens(
             self._step,
             (logits, state),
@@ -136,13 +148,14 @@ class Reader:
                 f"{self.longest:,} (max_position_embeddings): give shorter texts"
             )
 
-    def _read(self, ids: list[int]) -> tuple[Tensor, Any]:
+    def _read(self, ids: list[int], progress: Callable[[float], None]) -> tuple[Tensor, Any]:
         with torch.inference_mode():
             state = None if self.policy is None else self.policy.start(self.model.initial_state(1))
         length = self._piece_length or len(ids)
         with refused_as("the model cannot read the text"):
             for start in range(0, len(ids), length):
                 logits, state = self._step(ids[start : start + length], state)
+                progress(min(start + length, len(ids)) / len(ids))
         return logits, state
 
     def _step(self, ids: list[int], state: Any) -> tuple[Tensor, Any]:

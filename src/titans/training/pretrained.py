@@ -111,13 +111,18 @@ def load_causal_model(name: str) -> PreTrainedModel:
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     config = load_any_config(name)
+    verbosity: Any = logging.get_verbosity()
     try:
+        logging.set_verbosity_error()  # what does not fit is said below, in one line
         load: Any = AutoModelForCausalLM.from_pretrained
         model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
+    finally:
+        logging.set_verbosity(verbosity)
     _check_complete(name, {**found, "unexpected_keys": []}, model.all_tied_weights_keys)  # buffers of older versions
     loaded: PreTrainedModel = model.eval()
     return loaded
