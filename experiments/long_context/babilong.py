@@ -38,7 +38,7 @@ VOCABULARY = 1024
 QUESTIONS = 6  # tried of each story
 BARE = 128  # tokens up to which a training text has no sentences of books
 SIZES = parse_sizes([128, 128, 128, 256, 256, 512, 1024])
-BUDGET = Budget(steps=700, batch=24, write_cost=WRITE_COST, curriculum=True)
+BUDGET = Budget(steps=1500, batch=24, write_cost=WRITE_COST, curriculum=True)
 LENGTHS = ("0k", "2k", "4k", "16k", "64k")
 
 
@@ -147,7 +147,8 @@ def main() -> None:
                 commonest[task] |= {str(length): share for length, (_, share) in by_length.items()}
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
     panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
-    write("babilong", arguments.out, settings | {"commonest": commonest, "models": models}, plot(panels))
+    guesses = {task: max(shares.values()) for task, shares in commonest.items()}
+    write("babilong", arguments.out, settings | {"commonest": commonest, "models": models}, plot(panels, guesses))
 
 
 if __name__ == "__main__":

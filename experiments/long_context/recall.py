@@ -39,6 +39,7 @@ LEVER_LENGTH, ANY = 16_384, 1 << 24
 PIECE = 160  # tokens of one forward pass: the shorter, the more rows at once, and the operations are small
 LEAST = 0.25  # accuracy below which greater lengths are not asked
 CALIBRATION = Size(2048, FACTS)
+LONGER = 1200  # steps of the rivals that learn the task at all: in 400, as the others have, they learn it in part
 BASE = {**small_models.BASE, "sliding_window": 16, "segment_length": 16}
 
 
@@ -57,6 +58,7 @@ class Contestant:
         gate_floor: below it gates close in the test.
         gated: write only what surprises in the test, 30 % of the tokens.
         longest: tested at; greater lengths are for the models themselves, not for what carries them.
+        seeds: that it is asked of, at most.
     """
 
     fields: dict[str, Any]
@@ -69,11 +71,13 @@ class Contestant:
     gate_floor: float = 0.0
     gated: bool = False
     longest: int = LEVER_LENGTH
+    seeds: int = 3
 
     def training(self) -> str:
-        """Return what decides the weights: all but the last three fields."""
-        same = dataclasses.replace(self, gate_floor=0.0, gated=False, longest=0)
-        return json.dumps(dataclasses.asdict(same), sort_keys=True)
+        """Name what decides the weights: all but the last four fields."""
+        fields = dataclasses.asdict(dataclasses.replace(self, gate_floor=0.0, gated=False, longest=0))
+        del fields["seeds"]
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def whole(name: str, **options: Any) -> Contestant:
@@ -98,7 +102,8 @@ CONTESTANTS = {
     "titans-mac, low start alone": lever(low_start=True),
     "titans-mac, plain": lever(),
     "titans-lmm": whole("titans-lmm", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
-    **{name: whole(name) for name in MODELS if not name.startswith("titans")},
+    **{name: whole(name, steps=LONGER) for name in ("deltanet", "gated-deltanet", "mamba2")},
+    **{name: whole(name) for name in ("ttt-linear", "transformer", "swa")},
 }
 
 
@@ -106,8 +111,7 @@ def load(contestant: Contestant, seed: int, work: Path) -> Any:
     """Return the trained model, after training it where its weights do not lie in `work` yet."""
     fields = matched({**BASE, **contestant.fields}, VOCABULARY, PARAMETERS)
     model = make_model({**fields, "memory_gate_floor": contestant.gate_floor}, VOCABULARY, seed)
-    name = hashlib.sha256(contestant.training().encode()).hexdigest()[:12]
-    path = work / f"{contestant.fields['variant']}-{name}-{seed}.safetensors"
+    path = work / f"{contestant.fields['variant']}-{contestant.training()}-{seed}.safetensors"
     if path.exists():
         model.load_state_dict(safetensors.torch.load_file(path))
         return model.eval()
@@ -132,7 +136,8 @@ def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> 
     """Return the right answers at each length, after asking for those that are not known yet."""
     contestant, found, model, policy = CONTESTANTS[name], dict[int, int](), None, None
     for length in (length for length in lengths if length <= contestant.longest):
-        path = work / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}-{length}-{samples}.json"
+        label = f"{name.replace(', ', '-').replace(' ', '-')}-{contestant.training()}"
+        path = work / f"{label}-{seed}-{length}-{samples}.json"
         if not path.exists():
             model = model or load(contestant, seed, work)
             if contestant.gated and policy is None:
@@ -159,7 +164,7 @@ def main() -> None:
     for name in arguments.models:
         found = {
             seed: test(name, seed, sorted(arguments.lengths), arguments.samples, arguments.work)
-            for seed in arguments.seeds
+            for seed in arguments.seeds[: CONTESTANTS[name].seeds]
         }
         models[name] = pooled(found, arguments.samples)
         print(name, {length: f"{cell['accuracy']:.0%}" for length, cell in models[name].items()}, flush=True)
@@ -168,7 +173,7 @@ def main() -> None:
         "models": {name: cells for name, cells in models.items() if "," not in name},
         "MAC: what carries it": {name: cells for name, cells in models.items() if name.startswith("titans-mac")},
     }
-    write("recall", arguments.out, settings | {"models": models}, plot(panels, 1 / FACTS))
+    write("recall", arguments.out, settings | {"models": models}, plot(panels, dict.fromkeys(panels, 1 / FACTS)))
 
 
 if __name__ == "__main__":

@@ -66,12 +66,12 @@ def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:
     return cells
 
 
-def plot(panels: Mapping[str, Mapping[str, Cells]], guess: float | None = None) -> bytes:
+def plot(panels: Mapping[str, Mapping[str, Cells]], guesses: Mapping[str, float] | None = None) -> bytes:
     """Draw accuracy by length.
 
     Args:
         panels: by title, the models and their cells.
-        guess: accuracy of a guess, where one is known.
+        guesses: by title, the accuracy of a guess, where one is known.
 
     Returns:
         A PNG picture.
@@ -92,8 +92,8 @@ def plot(panels: Mapping[str, Mapping[str, Cells]], guess: float | None = None) 
             style, color = STYLES[number // 10 % len(STYLES)], f"C{number % 10}"
             places = [lengths.index(int(length)) for length in cells]
             axes.errorbar(places, values, errors, fmt=style, color=color, capsize=3, label=name)
-        if guess is not None:
-            axes.axhline(guess, color="#777777", linestyle=":", label="a guess")
+        if guesses is not None:
+            axes.axhline(guesses[title], color="#777777", linestyle=":", label="a guess")
         axes.set(ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
         axes.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
         axes.grid(alpha=0.3)

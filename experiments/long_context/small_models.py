@@ -28,6 +28,7 @@ BASE: dict[str, Any] = {
 MATRIX = {"memory_depth": 1, "memory_rule": "token"}
 MODELS: dict[str, tuple[dict[str, Any], float]] = {  # fields and learning rate, the better of two at MQAR
     "titans-mac": ({"variant": "mac", **MATRIX}, 4e-3),
+    "titans-mal": ({"variant": "mal", **MATRIX}, 4e-3),
     "titans-lmm": ({"variant": "lmm", **MATRIX}, 8e-3),
     "deltanet": ({"variant": "deltanet"}, 8e-3),
     "gated-deltanet": ({"variant": "gated-deltanet"}, 8e-3),
