@@ -99,7 +99,7 @@ CONTESTANTS = {
     "titans-mac, closing alone": lever(gate_floor=GATE_FLOOR),
     "titans-mac, surprise alone": lever(gated=True),
     "titans-mac, carried alone": lever(**CARRIED),
-    "titans-mac, low start alone": lever(low_start=True),
+    "titans-mac, low start alone": lever(low_start=True, seeds=1),
     "titans-mac, plain": lever(),
     "titans-lmm": whole("titans-lmm", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
     **{name: whole(name, steps=LONGER) for name in ("deltanet", "gated-deltanet", "mamba2")},

@@ -107,4 +107,6 @@ def plot(panels: Mapping[str, Mapping[str, Cells]], guesses: Mapping[str, float]
 def _short(length: int) -> str:
     """Write a length as its readers do: 2 K, whether that is 2,000 or 2,048."""
     thousand = 1024 if length % 1024 == 0 else 1000
+    if length >= thousand**2:
+        return f"{length // thousand**2} M"
     return f"{length // thousand} K" if length >= thousand else str(length)
