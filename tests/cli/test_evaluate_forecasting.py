@@ -83,7 +83,7 @@ def test_other_settings_in_the_folder(titans, dataset, tmp_path):
 
 def test_interrupt(titans, dataset, tmp_path):
     out = tmp_path / "out"
-    command = ["evaluate", "forecasting", str(dataset), "--horizons", "4,8", "--look-back", "24", "--seeds", "99"]
+    command = ["evaluate", "forecasting", str(dataset), "--horizons", "4,8", "--look-back", "24", "--seeds", "999"]
     command += ["--models", "dlinear", "--epochs", "1", "--out", str(out)]
     process = subprocess.Popen(
         [sys.executable, "-m", "titans.cli", *command],
@@ -105,7 +105,7 @@ def test_interrupt(titans, dataset, tmp_path):
     assert "Traceback" not in errors
     kept = {path.name: path.read_bytes() for path in out.glob("runs/*.json")}
     assert len(kept) >= 2
-    assert f"{len(kept)} of 198 runs are kept in {out}; the same command goes on from them" in errors
-    command[command.index("99")] = "1"
+    assert f"{len(kept)} of 1998 runs are kept in {out}; the same command goes on from them" in errors
+    command[command.index("999")] = "1"
     titans(*command)
     assert {name: (out / "runs" / name).read_bytes() for name in kept} == kept
