@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder
 from titans.cli._progress import progress_bar
 
 
@@ -32,7 +33,7 @@ def demo(
 
     for source in data or []:
         local_files(source)  # a misspelt path is known before the work is done
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
 
     from titans.data.standard_library import standard_library
     from titans.demo.run import run

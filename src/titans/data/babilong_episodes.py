@@ -39,6 +39,7 @@ class BabilongEpisodes:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, draws: Sequence[Draw], books: Sequence[Document]) -> None:
         self._tokenizer, self._draws = tokenizer, draws
+        self._start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         self._background = Background(books, self._count)
 
     def batch(
@@ -70,53 +71,55 @@ class BabilongEpisodes:
 
     def _one(self, length: int, rng: random.Random) -> tuple[list[int], list[int]]:
         """Ask one story, in as much text as fits."""
-        draw, (start, unasked) = rng.choice(self._draws), self._start()
+        draw = rng.choice(self._draws)
         for _ in range(TRIES):
             stories = _listed(draw(rng))
-            room = length - len(start) - len(self._told("", stories)[0])
+            room = length - len(self._start) - sum(map(len, self._parts("", stories)))
             while self._count(" ".join(stories[0].facts)) <= room:
                 sample = make_sample(stories[0], room, self._background, self._count, rng)
-                ids, labels = self._told(sample.context, stories)
-                missing = length - len(start) - len(ids)
+                asked, *rest = self._parts(sample.context, stories)
+                ids, labels = _labelled([self._start + asked, *rest])
+                missing = length - len(ids)
                 if missing >= 0:
-                    return start + ids + [ids[-1]] * missing, unasked + labels + [IGNORED] * missing
+                    return ids + [ids[-1]] * missing, labels + [IGNORED] * missing
                 room += missing  # a subword tokenizer can make more tokens of a text than of its parts
         raise _none_fits(length)
 
     def _many(self, length: int, most_filler: int, rng: random.Random) -> tuple[list[int], list[int]]:
         """Ask story after story, each in its own text."""
-        draw, (ids, labels), fruitless = rng.choice(self._draws), self._start(), 0
+        draw, fruitless = rng.choice(self._draws), 0
+        ids, labels = _labelled([self._start])
         while len(ids) < length:
             stories, filler = _listed(draw(rng)), rng.randint(0, most_filler)
             tokens = filler and self._count(" ".join(stories[0].facts)) + filler
             sample = make_sample(stories[0], tokens, self._background, self._count, rng)
-            told, asked = self._told(sample.context, stories)
-            first = next(i for i, label in enumerate(asked) if label != IGNORED)
-            answered = next((i for i, label in enumerate(asked) if i > first and label == IGNORED), len(asked))
+            parts = self._parts(sample.context, stories)
             fruitless += 1
-            if len(self._start()[0]) + answered <= length:  # else it would not even fit alone
+            if len(self._start) + len(parts[0]) + len(parts[1]) <= length:  # else it would not even fit alone
+                told, asked = _labelled(parts)
                 ids, labels, fruitless = ids + told, labels + asked, 0
             elif fruitless == TRIES:
                 raise _none_fits(length)
         return ids[:length], labels[:length]
 
-    def _start(self) -> tuple[list[int], list[int]]:
-        bos = self._tokenizer.bos_token_id
-        return ([], []) if bos is None else ([bos], [IGNORED])
-
-    def _told(self, context: str, stories: Sequence[Story]) -> tuple[list[int], list[int]]:
-        """Encode a context, then question and answer of each story; labels on the answers."""
+    def _parts(self, context: str, stories: Sequence[Story]) -> list[list[int]]:
+        """Encode a context with the first question, its answer, the second question, its answer, and so on."""
         parts = []
         for story in stories:
             parts += [prompt("", context if story is stories[0] else "", story.question, None), f" {story.answer}."]
-        ids, labels = list[int](), list[int]()
-        for number, tokens in enumerate(encode_batch(self._tokenizer, parts)):
-            ids += tokens
-            labels += tokens if number % 2 else [IGNORED] * len(tokens)
-        return ids, labels
+        return encode_batch(self._tokenizer, parts)
 
     def _count(self, text: str) -> int:
         return len(encode_batch(self._tokenizer, [text])[0])
+
+
+def _labelled(parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+    """Join tokens; every second part is an answer, and has labels."""
+    ids, labels = list[int](), list[int]()
+    for number, tokens in enumerate(parts):
+        ids += tokens
+        labels += tokens if number % 2 else [IGNORED] * len(tokens)
+    return ids, labels
 
 
 def _listed(found: Story | Sequence[Story]) -> Sequence[Story]:

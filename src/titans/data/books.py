@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from titans.data.corpora import Source, documents
 from titans.errors import TitansError
@@ -93,14 +94,14 @@ def sentence_starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
-def _is_essays(source: Source) -> bool:
+def _is_essays(source: Source) -> TypeGuard[str | Path]:
     return isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
 
 
 def _texts(source: Source) -> list[str]:
     if _is_essays(source):
         try:
-            text = json.loads(Path(str(source)).read_text(encoding="utf-8"))["text"]
+            text = json.loads(Path(source).read_text(encoding="utf-8"))["text"]
         except (ValueError, KeyError, TypeError):
             text = None
         if not isinstance(text, str):

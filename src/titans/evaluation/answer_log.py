@@ -19,13 +19,15 @@ class AnswerLog:
     Args:
         folder: made if it does not exist. None: the answers are kept in memory only.
         settings: what every answer depends on, as JSON has it.
+        fields: what every answer consists of.
 
     Raises:
         TitansError: the folder holds answers given under other settings, or its files are damaged. A last line that
             was being written at a crash is dropped.
     """
 
-    def __init__(self, folder: Path | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path | None, settings: Mapping[str, Any], fields: Collection[str]) -> None:
+        self._fields = set(fields)
         self._path = None if folder is None else folder / ANSWERS
         self._answers: dict[str, dict[str, Any]] = {}
         if folder is None:
@@ -38,23 +40,9 @@ class AnswerLog:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, key: str, fields: Collection[str]) -> dict[str, Any] | None:
-        """Return the answer of a name, or None where it was not given yet.
-
-        Args:
-            key: its name.
-            fields: what an answer consists of.
-
-        Raises:
-            TitansError: the answer consists of something else.
-        """
-        answer = self._answers.get(key)
-        if answer is not None and set(answer) != set(fields):
-            raise TitansError(
-                f"{self._path} is damaged where {key} was answered: delete that line, and its question will be asked "
-                "again"
-            )
-        return answer
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return the answer of a name, or None where it was not given yet."""
+        return self._answers.get(key)
 
     def add(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer; it is in the file when this returns.
@@ -78,7 +66,10 @@ class AnswerLog:
         for number, line in enumerate(data[:whole].splitlines(), start=1):
             try:
                 found = json.loads(line)
-                self._answers[found["key"]] = dict(found["answer"])
+                answer = {name: found["answer"][name] for name in self._fields}
+                if len(answer) < len(found["answer"]):
+                    raise ValueError("more fields than an answer has")
+                self._answers[found["key"]] = answer
             except (ValueError, TypeError, KeyError) as error:
                 raise TitansError(
                     f"{path}, line {number} is damaged: delete that line, and its question will be asked again"

@@ -25,6 +25,7 @@ from titans.data.corpora import local_files
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.babilong_metric import is_right
+from titans.evaluation.progress import Progress, unseen, within
 from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def run_babilong(
     reader: Reader,
     questions: Questions,
     folder: Path | None = None,
-    progress: Callable[[float, str], None] = lambda done, where: None,
+    progress: Progress = unseen,
 ) -> BabilongResult:
     """Ask a model the questions of BABILong.
 
@@ -216,18 +217,14 @@ def run_babilong(
     }
     if reader.longest is not None:
         _check_room(reader, reader.longest, questions, chosen)
-    log = AnswerLog(folder, _settings(reader, questions))
+    log = AnswerLog(folder, _settings(reader, questions), KEPT)
     scores, done, total = [], 0, len(chosen) * questions.samples
     for (task, name), stories in chosen.items():
         answers = []
         for number, story in enumerate(stories):
-
-            def show(share: float, done: int = done, where: str = f"{task} at {name}") -> None:
-                progress((done + share) / total, where)
-
-            show(0.0)
+            show = within(progress, done, 1, total, f"{task} at {name}")
             key = f"{task}/{name}/{number}"
-            given = log.get(key, KEPT)
+            given = log.get(key)
             if given is None:
                 given = _ask(reader, questions, background, (task, name, number), story, show)
                 log.add(key, given)

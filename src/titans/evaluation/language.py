@@ -191,15 +191,15 @@ def evaluate_language(
         raise TitansError(f"the tasks are {', '.join(tasks) or 'none'}: give each once, and one at least")
     local = {task: None if data is None else local_task(data, task) for task in tasks}
     defined = Tasks(tasks)
-    log = AnswerLog(folder, settings)
+    log = AnswerLog(folder, settings, [field.name for field in dataclasses.fields(TaskResult)])
     prompts, windows = (make_lm(model, tokenizer, batch_size, max_length, rolling) for rolling in (False, True))
     for task_name in tasks:
-        if log.get(task_name, RESULT) is None:
+        if log.get(task_name) is None:
             task = defined.load(task_name, local[task_name])
             lm = windows if task.OUTPUT_TYPE == "loglikelihood_rolling" else prompts
             lm.progress = None if progress is None else functools.partial(progress, task_name)
             log.add(task_name, dataclasses.asdict(_run(lm, task, local[task_name], limit, seed)))
-    results = tuple(_restore(log.get(task, RESULT) or {}) for task in tasks)
+    results = tuple(_restore(log.get(task) or {}) for task in tasks)
     return LanguageResult(name, settings["harness"], windows.max_length, seed, results)
 
 
@@ -258,9 +258,6 @@ def _standard_error(residuals: list[float]) -> float:
 def _perplexity(value: float, error: float) -> Metric:
     """Turn the standard error of a perplexity's logarithm into its interval."""
     return Metric(value, value * error, value * math.exp(-Z * error), value * math.exp(Z * error))
-
-
-RESULT = tuple(field.name for field in dataclasses.fields(TaskResult))
 
 
 def _restore(kept: dict[str, Any]) -> TaskResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from titans.data.books import Words
 from titans.data.ruler import NEW_TOKENS, NeedleTask
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
+from titans.evaluation.progress import Progress, unseen, within
 from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def needle(
     samples: int = OFFICIAL_SAMPLES,
     seed: int = 0,
     folder: Path | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress = unseen,
 ) -> NeedleResult:
     """Ask a model for needles.
 
@@ -163,19 +163,13 @@ def needle(
             f"the model reads at most {reader.longest:,} tokens (max_position_embeddings), and the lengths go up to "
             f"{max(lengths):,}: ask for shorter ones"
         )
-    log = AnswerLog(folder, {"benchmark": "needle", "model": reader.digest(), "seed": seed})
+    log = AnswerLog(folder, {"benchmark": "needle", "model": reader.digest(), "seed": seed}, KEPT)
     answers, done, total = [], 0, samples * sum(lengths) * len(made)
     for task in made.values():
         for length in lengths:
             for index in range(samples):
-                show = functools.partial(
-                    _show,
-                    progress,
-                    done / total,
-                    length / total,
-                    f"{task.name}, {length:,} tokens, {index + 1} of {samples}",
-                )
-                show(0.0)
+                what = f"{task.name}, {length:,} tokens, {index + 1} of {samples}"
+                show = within(progress, done, length, total, what)
                 answers.append(_ask(reader, task, (length, seed, index), log, show))
                 done += length
     deviations = _deviations(tasks, words, samples)
@@ -184,18 +178,12 @@ def needle(
     )
 
 
-def _show(progress: Callable[[float, str], None] | None, done: float, of: float, what: str, share: float) -> None:
-    """Report that a share of the text is read that is itself a share `of` all."""
-    if progress is not None:
-        progress(done + share * of, what)
-
-
 def _ask(
     reader: Reader, task: NeedleTask, which: tuple[int, int, int], log: AnswerLog, show: Callable[[float], None]
 ) -> Answer:
     length, seed, index = which
     key = f"{task.name}/{task.haystack.digest}/{length}/{index}"
-    found = log.get(key, KEPT)
+    found = log.get(key)
     if found is None:
         sample = task.sample(length, seed, index)
         text = reader.answer(sample.text, NEW_TOKENS, progress=show)
