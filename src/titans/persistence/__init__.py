@@ -6,6 +6,7 @@ from titans.persistence.errors import (
     InvalidNameError,
     LimitError,
     StateFileError,
+    StoreError,
     UnknownSessionError,
 )
 from titans.persistence.fingerprint import fingerprint
@@ -20,6 +21,7 @@ __all__ = [
     "MemoryStore",
     "SessionInfo",
     "StateFileError",
+    "StoreError",
     "Stored",
     "UnknownSessionError",
     "fingerprint",

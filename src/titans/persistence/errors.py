@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Literal
+
 from titans.errors import TitansError
+
+_KINDS: dict[int | None, Literal["full", "read-only"]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "full"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "read-only"),
+}
+_REMEDIES = {
+    "full": "make room on its disk, or raise its quota",
+    "read-only": "let this process write it",
+    "gone": "mount it or bring it back from a backup, then start again",
+    "failed": "look at its disk or its service",
+}
 
 
 class StateFileError(TitansError):
@@ -27,3 +41,25 @@ class InvalidNameError(TitansError):
 
 class LimitError(TitansError):
     """A state is larger, or a tenant has more sessions, than the store allows."""
+
+
+class StoreError(TitansError):
+    """The place of a store cannot be read or written: no mistake of who asked, and for whoever runs the store to mend.
+
+    Args:
+        kind: "full" (no room), "read-only" (no permission to write, either), "gone" (the store's folder was removed)
+            or "failed" (anything else, such as a disk's error or a service that does not answer).
+        reason: the system's words for it, which name no path.
+    """
+
+    def __init__(self, kind: Literal["full", "read-only", "gone", "failed"], reason: str) -> None:
+        is_what = {"read-only": "cannot be written", "failed": "does not work"}.get(kind, f"is {kind}")
+        super().__init__(f"the store {is_what} ({reason}): {_REMEDIES[kind]}")
+        self.kind = kind
+
+    @classmethod
+    def of(cls, error: Exception) -> StoreError:
+        """Tell what an error of the system, or of a service's library, means for the store."""
+        code = error.errno if isinstance(error, OSError) else None
+        reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        return cls(_KINDS.get(code, "failed"), reason)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
 from titans import disk
 from titans.errors import TitansError
+from titans.persistence.errors import StoreError
 
 Wanted = Callable[[str, int], bool]  # of a file's name and size
 
 
 class Folder(Protocol):
-    """A tree of small files. Paths are relative, with `/` between the names; a missing folder is an empty one."""
+    """A tree of small files. Paths are relative, with `/` between the names; a missing folder is an empty one.
+
+    Every method raises a StoreError where the place itself fails.
+    """
 
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder."""
@@ -34,8 +38,8 @@ class Folder(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
 
-    def old_files(self, age: float, wanted: Wanted) -> Iterator[str]:
-        """Iterate over the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+    def old_files(self, age: float, wanted: Wanted) -> list[str]:
+        """Return the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
 
     def prune(self, path: str) -> None:
         """Remove a folder, if it is empty."""
@@ -57,17 +61,39 @@ def open_folder(root: str | os.PathLike[str]) -> Folder:
     return RemoteFolder(root) if "://" in root else LocalFolder(Path(root))
 
 
+@contextmanager
+def _failures(kind: type[Exception]) -> Iterator[None]:
+    """Raise errors of a kind as the store's, but for those that tell whether a file is there."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, TitansError):
+        raise
+    except kind as error:
+        raise StoreError.of(error) from error
+
+
+_local = _failures(OSError)
+_remote = _failures(Exception)  # each service's library has errors of its own
+
+
 class LocalFolder:
     """A folder on disk; links in it are not followed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TitansError(
+                f"cannot open the store {root} ({error.strerror}): expected a folder that this process may write"
+            ) from error
 
+    @_local
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder."""
         return [entry.name for entry in self._entries(path) if entry.is_dir(follow_symlinks=False)]
 
+    @_local
     def files(self, path: str) -> dict[str, int]:
         """Return the names of the files in a folder, and their sizes in bytes."""
         sizes = {}
@@ -77,33 +103,39 @@ class LocalFolder:
                     sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
         return sizes
 
+    @_local
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes `start` to `end` of a file."""
         return disk.read(self._at(path), start, end)
 
+    @_local
     def create(self, path: str, data: bytes) -> None:
         """Write a whole file that is not there yet, on disk when this returns."""
         target = self._at(path)
         while True:
-            self._make(target.parent)
             try:
+                self._make(target.parent)
                 return disk.create(target, data)
             except FileNotFoundError:
                 continue  # another process pruned the folder, which was empty until now
 
+    @_local
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         self._at(path).unlink(missing_ok=True)
 
-    def old_files(self, age: float, wanted: Wanted) -> Iterator[str]:
-        """Iterate over the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+    @_local
+    def old_files(self, age: float, wanted: Wanted) -> list[str]:
+        """Return the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+        found = []
         for folder, _, names in os.walk(self.root):
             for name in names:
                 file = Path(folder, name)
                 with suppress(FileNotFoundError):
                     status = file.lstat()
                     if wanted(name, status.st_size) and status.st_mtime < time.time() - age:
-                        yield file.relative_to(self.root).as_posix()
+                        found.append(file.relative_to(self.root).as_posix())
+        return found
 
     def prune(self, path: str) -> None:
         """Remove a folder, if it is empty."""
@@ -124,10 +156,16 @@ class LocalFolder:
             with os.scandir(self._at(path)) as entries:
                 return list(entries)
         except FileNotFoundError:
+            self._check_root()
             return []
+
+    def _check_root(self) -> None:
+        if not self.root.is_dir():
+            raise StoreError("gone", "its folder was removed")
 
     def _make(self, folder: Path) -> None:
         """Make a folder inside the root and force its name to disk."""
+        self._check_root()
         if folder != self.root and not folder.is_dir():
             self._make(folder.parent)
             folder.mkdir(exist_ok=True)
@@ -152,19 +190,23 @@ class RemoteFolder:
                 f"cannot open the store {url} ({error}): is the URL right, and is titans-lm[remote] installed?"
             ) from error
 
+    @_remote
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder."""
         return [name for name, entry in self._entries(path).items() if entry["type"] == "directory"]
 
+    @_remote
     def files(self, path: str) -> dict[str, int]:
         """Return the names of the files in a folder, and their sizes in bytes."""
         return {name: entry["size"] for name, entry in self._entries(path).items() if entry["type"] == "file"}
 
+    @_remote
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes `start` to `end` of a file."""
         data: bytes = self.fs.cat_file(self._at(path), start=start, end=end)
         return data
 
+    @_remote
     def create(self, path: str, data: bytes) -> None:
         """Write a whole file that is not there yet."""
         with self._memory if "memory" in self.fs.protocol else nullcontext():
@@ -175,18 +217,22 @@ class RemoteFolder:
                     raise FileExistsError(path) from error
                 raise
 
+    @_remote
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         with suppress(FileNotFoundError):
             self.fs.rm_file(self._at(path))
 
-    def old_files(self, age: float, wanted: Wanted) -> Iterator[str]:
-        """Iterate over the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+    @_remote
+    def old_files(self, age: float, wanted: Wanted) -> list[str]:
+        """Return the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+        found = []
         for path, entry in self.fs.find(self.root, detail=True).items():
             if wanted(path.rpartition("/")[2], entry["size"]):
                 with suppress(FileNotFoundError):
                     if self.fs.modified(path).timestamp() < time.time() - age:  # a request of its own
-                        yield path.removeprefix(f"{self.root}/")
+                        found.append(path.removeprefix(f"{self.root}/"))
+        return found
 
     def prune(self, path: str) -> None:
         """Do nothing: a folder without files is not there."""

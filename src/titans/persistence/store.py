@@ -6,11 +6,13 @@ import builtins
 import dataclasses
 import logging
 import os
+import uuid
 from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any
 
+from titans.disk import SUFFIX
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
@@ -30,7 +32,8 @@ class MemoryStore:
     """Keeps the memory of every session of every tenant.
 
     Every write is on disk when it returns; memory holds copies of what was used last. Of several writers of one
-    version one succeeds, and the others get a `ConflictError`. All methods may be called from any thread.
+    version one succeeds, and the others get a `ConflictError`. All methods may be called from any thread, and raise a
+    `StoreError` where the place itself fails: full, read-only, gone, or broken.
 
     Args:
         root: a folder, made if need be, or an fsspec URL such as `s3://bucket/memories`.
@@ -217,6 +220,16 @@ class MemoryStore:
         self._check_size(len(data))
         state, header = parse(data, self._model)
         return self._write(place, state, self._versions.newest(place), header.created)
+
+    def check(self) -> None:
+        """Find out whether the store can be written, by writing a small file and removing it.
+
+        Raises:
+            StoreError: it cannot.
+        """
+        path = f"=check/{uuid.uuid4().hex}{SUFFIX}"  # no tenant's folder, and swept if a crash leaves it
+        self._folder.create(path, b"ready\n")
+        self._folder.remove(path)
 
     def _stored(self, place: Place, newest: Version) -> Stored:
         mark, cached = fingerprint(self._model), self._cache.get(place)

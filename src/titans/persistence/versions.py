@@ -14,7 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from titans.disk import SUFFIX
-from titans.persistence.errors import ConflictError, FingerprintError, StateFileError, UnknownSessionError
+from titans.persistence.errors import (
+    ConflictError,
+    FingerprintError,
+    StateFileError,
+    StoreError,
+    UnknownSessionError,
+)
 from titans.persistence.folders import Folder
 from titans.persistence.names import to_folder, to_name
 from titans.persistence.sessions import DELETED, VERSION_FILE, Place, Version
@@ -74,10 +80,14 @@ class Versions:
             self.folder.create(place.file(number), data)
         except FileExistsError as error:
             raise _conflict(place) from error
+        except StoreError:
+            self.folder.prune(place.folder)  # of a session that could not be begun
+            raise
         others = [version.number for version in self._all(place) if version.number != number]
         late = any(other > number for other in others)  # others wrote this version and the next, and removed this one
         for other in [number] if late else others:
-            self.folder.remove(place.file(other))
+            with suppress(StoreError):  # the write is done: what is left goes with the next one
+                self.folder.remove(place.file(other))
         if late:
             raise _conflict(place)
         return Version(number, len(data))

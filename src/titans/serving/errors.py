@@ -6,7 +6,14 @@ from fastapi.responses import JSONResponse
 
 from titans.data.reasons import first_line
 from titans.errors import TitansError
-from titans.persistence import ConflictError, FingerprintError, InvalidNameError, LimitError, UnknownSessionError
+from titans.persistence import (
+    ConflictError,
+    FingerprintError,
+    InvalidNameError,
+    LimitError,
+    StoreError,
+    UnknownSessionError,
+)
 
 RETRY_AFTER = 1  # seconds
 _STATUS: tuple[tuple[type[TitansError], int, str], ...] = (
@@ -56,6 +63,8 @@ def as_api_error(error: Exception) -> ApiError:
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             return ApiError(status, str(error), code)
+    if isinstance(error, StoreError):
+        return ApiError(507 if error.kind == "full" else 503, str(error), "store_failed")
     if isinstance(error, TitansError):
         return ApiError(400, first_line(error))
     return ApiError(500, "the server failed: its log says why", "internal_error")
