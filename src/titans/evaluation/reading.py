@@ -16,6 +16,7 @@ from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode_batch, load_tokenizer
 from titans.errors import TitansError
 from titans.generation.continuation import write_tokens
+from titans.generation.ending import end_tokens
 from titans.generation.sampling import sample, seeded
 from titans.generation.text import StopFilter, TextWriter
 
@@ -66,7 +67,7 @@ class Reader:
         self._piece_length = None if not self.ours and getattr(model, "_is_stateful", False) else piece_length
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._start = self._tokens_at_the_start()
-        self._ends = _end_tokens(model, tokenizer)
+        self._ends = end_tokens(model, tokenizer)
 
     def digest(self) -> str:
         """Name weights, configuration, tokenizer and policy, from a few numbers of each: others answer otherwise."""
@@ -203,9 +204,3 @@ def load_reader(name: str, device: str | None = None, write: str = "always") -> 
     reader = Reader(model, tokenizer, policy=policy)
     reader.name = name
     return reader
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> set[int | None]:
-    """The tokens at which a text ends, by the tokenizer and by the model's generation settings."""
-    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return {tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}

@@ -12,6 +12,7 @@ from torch import Tensor
 from titans.data.reasons import refused_as
 from titans.data.tokenizers import encode_pieces
 from titans.errors import TitansError
+from titans.generation.ending import end_tokens
 from titans.generation.sampling import sample, seeded
 from titans.generation.text import TextWriter
 
@@ -38,7 +39,7 @@ def continue_text(
         model: a causal language model of this package.
         tokenizer: its tokenizer.
         prompt: the text, in consecutive parts.
-        max_new_tokens: stop after this many tokens, or at the eos token.
+        max_new_tokens: stop after this many tokens, or at a token that ends a text.
         temperature: of the softmax; 0 takes the likeliest token.
         top_p: sample from the likeliest tokens of this total probability.
         seed: of the sampling. Default: a random one.
@@ -63,7 +64,7 @@ def continue_text(
         TextWriter(tokenizer, context),
         lambda logits: sample(logits, temperature, top_p, generator),
         max_new_tokens=max_new_tokens,
-        ends={tokenizer.eos_token_id},
+        ends=end_tokens(model, tokenizer),
     )
 
 
@@ -74,7 +75,7 @@ def write_tokens(
     choose: Callable[[Tensor], int],
     *,
     max_new_tokens: int,
-    ends: Container[int | None],
+    ends: Container[int],
 ) -> Iterator[str]:
     """Write token by token after what was read.
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titans.generation import end_tokens
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace, Trace, watch
 from titans.serving.rows import Failed, Generation, Place, Row, join
@@ -44,6 +45,7 @@ class Engine:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.max_batch, self.piece, self.on_step = max_batch, piece, on_step
+        self.ends = end_tokens(model, tokenizer)
         self.waiting: deque[Generation] = deque()
         self.rows: list[Row] = []
         self.wake = threading.Condition()
@@ -103,7 +105,7 @@ class Engine:
             while self.waiting and len(self.rows) < self.max_batch:
                 request = self.waiting.popleft()
                 try:
-                    self.rows.append(Row(request, self.tokenizer))
+                    self.rows.append(Row(request, self.tokenizer, self.ends))
                 except Exception as error:
                     logger.error("a request cannot be taken in", exc_info=error)
                     request.emit(Failed(error))

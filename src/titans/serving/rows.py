@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -125,16 +125,17 @@ class Row:
     Args:
         request: what was asked for.
         tokenizer: the model's.
+        ends: tokens that end the text and are no part of it.
     """
 
-    def __init__(self, request: Generation, tokenizer: Any) -> None:
+    def __init__(self, request: Generation, tokenizer: Any, ends: Container[int]) -> None:
         self.request = request
         self.pending = list(request.prompt)  # to be read
         self.place = Place(request.state, 0)
         self.tokens = request.state.tokens
         self.write = write_modes(request.state)[0]
         self.read = self.said = 0
-        self.eos = tokenizer.eos_token_id
+        self.ends = ends
         self.reason: str | None = None
         self.writer = TextWriter(tokenizer, request.prompt)
         self.reader = TextWriter(tokenizer, [])
@@ -183,7 +184,7 @@ class Row:
     def _say(self, token: int) -> str:
         """Take a generated token: it is to be read next, unless nothing comes of it."""
         self.said += 1
-        if token == self.eos:
+        if token in self.ends:
             self.reason = "stop"
             text = self.stop.add(self.writer.flush())
         else:
