@@ -1,5 +1,10 @@
 """A model folder, and a way to run commands in this process."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -40,3 +45,27 @@ def titans():
         return result
 
     return run
+
+
+@pytest.fixture
+def start_titans():
+    """Start a command in a process of its own, which Ctrl-C interrupts even where these tests ignore it."""
+    started = []
+
+    def start(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "titans.cli", *map(str, arguments)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stderr.close()

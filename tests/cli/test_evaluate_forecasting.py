@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -81,26 +78,18 @@ def test_other_settings_in_the_folder(titans, dataset, tmp_path):
     assert "holds runs with other settings (training, dlinear training" in sentence
 
 
-def test_interrupt(titans, dataset, tmp_path):
+def test_interrupt(titans, start_titans, dataset, tmp_path):
     out = tmp_path / "out"
     command = ["evaluate", "forecasting", str(dataset), "--horizons", "4,8", "--look-back", "24", "--seeds", "999"]
     command += ["--models", "dlinear", "--epochs", "1", "--out", str(out)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "titans.cli", *command],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while len(list(out.glob("runs/*.json"))) < 2:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
+    process = start_titans(*command)
+    deadline = time.monotonic() + 120
+    while len(list(out.glob("runs/*.json"))) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Traceback" not in errors
     kept = {path.name: path.read_bytes() for path in out.glob("runs/*.json")}

@@ -1,9 +1,6 @@
 """Ctrl-C leaves a resumable checkpoint and status 130; kill -9 leaves the last checkpoint intact."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -18,26 +15,18 @@ training: {{output_dir: {out}, max_steps: 100000, per_device_train_batch_size: 2
 
 
 @pytest.fixture
-def training(tmp_path):
+def training(tmp_path, start_titans):
     """A training that never ends by itself, started; with its recipe and its folder."""
     (tmp_path / "text.txt").write_text("some text that is read again and again, " * 20)
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "out"
     recipe.write_text(RECIPE.format(text=tmp_path / "text.txt", out=out))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "titans.cli", "train", str(recipe)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_titans("train", recipe)
     deadline = time.monotonic() + 120
     while last_intact_checkpoint(out) is None:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    yield process, recipe, out
-    process.kill()
-    process.communicate()
+    return process, recipe, out
 
 
 def steps(checkpoint):

@@ -1,6 +1,7 @@
 """A tiny model served: in this process, and as a command of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,13 +53,18 @@ def model_folder(model, tokenizer, tmp_path_factory):
 class Server:
     """`titans serve` in a process of its own."""
 
-    def __init__(self, folder, memories, *options):
+    def __init__(self, folder, memories, *options, background=False):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         self.log = Path(f"{memories}.log")
         command = [sys.executable, "-m", "titans.cli", "serve", str(folder), "--memories", str(memories), "--port", "0"]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [*command, *map(str, options)], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+                [*command, *map(str, options)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL),
             )
         line = self.process.stdout.readline()
         assert " at http" in line, line
@@ -82,8 +88,8 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server(model_folder):
-    """Start a server: `start_server(memories, *options)`."""
-    return lambda memories, *options: Server(model_folder, memories, *options)
+    """Start a server: `start_server(memories, *options)`; in the background, it ignores Ctrl-C."""
+    return lambda memories, *options, **how: Server(model_folder, memories, *options, **how)
 
 
 @pytest.fixture
@@ -91,8 +97,8 @@ def serve(start_server, tmp_path):
     """Start servers that keep the same memories: `serve(*options)`; those still running are killed at the end."""
     servers = []
 
-    def serve(*options):
-        servers.append(start_server(tmp_path / "memories", *options))
+    def serve(*options, **how):
+        servers.append(start_server(tmp_path / "memories", *options, **how))
         return servers[-1]
 
     yield serve

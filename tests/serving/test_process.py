@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import signal
 import threading
 
 import httpx
@@ -49,11 +50,13 @@ def test_the_official_client_works_unchanged(serve, tmp_path):
 
 
 def test_sigterm_finishes_what_runs_and_saves_it(serve):
-    server = serve()
+    server = serve(background=True)
     body = {**GREEDY, "prompt": "hello", "memory": "work", "stream": True, "max_tokens": 60}
     with server.http.stream("POST", "/v1/completions", json=body) as response:
         lines = (line for line in response.iter_lines() if line)
         next(lines)
+        server.process.send_signal(signal.SIGINT)
+        assert server.http.get("/healthz").status_code == 200
         server.process.terminate()
         rest = list(lines)
     assert rest[-1] == "data: [DONE]"

@@ -70,6 +70,8 @@ def application(
 def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; then finish what runs and save every session.
 
+    Where Ctrl-C is ignored, as in the background of a script, it stays so.
+
     Args:
         app: of `application`.
         host: the address to bind to; checked against the keys by `check_host` before the model is loaded.
@@ -87,12 +89,15 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -
         raise TitansError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     address = f"[{host}]" if ":" in host else host
     # uvicorn stops in order, then raises the signal again for this handler.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     announce(f"http://{address}:{listening.getsockname()[1]}")
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE)
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if sig == signal.SIGINT and ignored:  # uvicorn listens to it all the same
+                return
             app.state.service.draining = True  # connections that are still open get status 503 from here on
             super().handle_exit(sig, frame)
 

@@ -15,7 +15,8 @@ from transformers import ProgressCallback, TrainerCallback
 class StopOnInterrupt(TrainerCallback):
     """Turns Ctrl-C into a checkpoint: the step is finished, everything is saved, training stops.
 
-    A context manager: while it is entered, the first Ctrl-C is noted and the second interrupts at once.
+    A context manager: while it is entered, the first Ctrl-C is noted and the second interrupts at once. Where Ctrl-C is
+    ignored, as in the background of a script, it stays so.
 
     Attributes:
         requested: whether Ctrl-C was pressed.
@@ -26,7 +27,9 @@ class StopOnInterrupt(TrainerCallback):
         self._previous: Any = None
 
     def __enter__(self) -> Self:
-        self._previous = signal.signal(signal.SIGINT, self._note)
+        self._previous = signal.getsignal(signal.SIGINT)
+        if self._previous is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._note)
         return self
 
     def __exit__(self, *exception: object) -> None:
