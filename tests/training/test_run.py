@@ -1,8 +1,11 @@
 """Training resumes exactly: after Ctrl-C, after a crash, from a torn checkpoint; and refuses what it cannot."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -86,6 +89,15 @@ def test_a_torn_checkpoint_is_skipped(finished, whole, make_recipe, damage):
     assert last_intact_checkpoint(whole.folder) == torn
 
 
+@pytest.fixture
+def ctrl_c():
+    """What Ctrl-C does to a program in the foreground, even where these tests run in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_interrupt_saves_and_resumes_exactly(finished, make_recipe, monkeypatch):
     original = PieceDataset.__getitem__
 
@@ -94,17 +106,17 @@ def test_interrupt_saves_and_resumes_exactly(finished, make_recipe, monkeypatch)
             signal.raise_signal(signal.SIGINT)
         return original(self, index)
 
-    handler = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(PieceDataset, "__getitem__", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"the same command resumes from .*checkpoint-3"):
         run(make_recipe("stopped"))
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.undo()
     resumed = run(make_recipe("stopped"))
     assert resumed.losses == finished.losses
     assert_same(finished.folder, resumed.folder)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_second_interrupt_stops_at_once(make_recipe, monkeypatch):
     def interrupted(self, index):
         signal.raise_signal(signal.SIGINT)
@@ -113,6 +125,21 @@ def test_second_interrupt_stops_at_once(make_recipe, monkeypatch):
     monkeypatch.setattr(PieceDataset, "__getitem__", interrupted)
     with pytest.raises(KeyboardInterrupt, match="before the first checkpoint"):
         run(make_recipe())
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_ignored_interrupt_stays_ignored(finished, make_recipe, monkeypatch):
+    """In the background of a script Ctrl-C is meant for others."""
+    original = PieceDataset.__getitem__
+
+    def interrupted(self, index):
+        signal.raise_signal(signal.SIGINT)
+        return original(self, index)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(PieceDataset, "__getitem__", interrupted)
+    assert run(make_recipe()).losses == finished.losses
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_finished_training_is_saved_again_and_can_be_extended(finished, whole, make_recipe):
@@ -216,11 +243,58 @@ def test_training_values_that_cannot_work_are_one_sentence(make_recipe, key, val
         run(make_recipe(**{f"training__{key}": value}))
 
 
-def test_another_number_of_processes_is_refused(whole, make_recipe):
-    state = whole.folder / "checkpoint-8" / "memory_state_0.safetensors"
-    shutil.copy(state, state.with_name("memory_state_1.safetensors"))
-    with pytest.raises(TitansError, match="was made by 2 processes and cannot be resumed by 1"):
-        run(make_recipe("whole"))
+@pytest.mark.parametrize("carry_state", [True, False])
+def test_another_number_of_processes_is_refused(make_recipe, monkeypatch, carry_state):
+    """It would read some documents twice and leave others out."""
+    recipe = make_recipe(training__max_steps=1, data__carry_state=carry_state)
+    folder = run(recipe).folder
+    order = folder / "checkpoint-1" / "data_order.json"
+    two = json.loads(order.read_text()) | {"rows": 4, "processes": 2}
+    order.write_text(json.dumps(two))
+    monkeypatch.setattr("transformers.Trainer.train", lambda *args, **kwargs: pytest.fail("went on"))
+    sizes = json.loads((folder / "checkpoint-1" / "complete.json").read_text())
+    sizes["data_order.json"] = order.stat().st_size
+    (folder / "checkpoint-1" / "complete.json").write_text(json.dumps(sizes))
+    recipe = make_recipe(training__max_steps=2, data__carry_state=carry_state)
+    with pytest.raises(TitansError, match=r"another order \(rows was 4, now it is 2\) and cannot be resumed"):
+        run(recipe)
+
+
+RECIPE = """
+model: {{variant: {variant}, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, segment_length: 8}}
+data: {{train: {text}, sequence_length: 16}}
+training: {{output_dir: {out}, max_steps: 4, per_device_train_batch_size: 2, save_steps: 2, use_cpu: true,
+            report_to: none, disable_tqdm: true, logging_steps: 1}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["mac", "rmt"])
+def test_two_processes_resume_exactly(tmp_path, variant):
+    """By torchrun on the CPU, whose processes call it cpu:0."""
+    text, recipe, out = tmp_path / "text.txt", tmp_path / "recipe.yaml", tmp_path / "out"
+    text.write_text("some text that is read again and again, " * 20)
+    recipe.write_text(RECIPE.format(variant=variant, text=text, out=out))
+
+    def torchrun(processes):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            [*command, "-m", "titans.cli", "train", str(recipe)], env=environment, capture_output=True, text=True
+        )
+
+    done = torchrun(2)
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(out, tmp_path / "unstopped")
+    shutil.rmtree(out / "checkpoint-4")
+    again = torchrun(2)
+    assert again.returncode == 0, again.stderr
+    assert "resuming from" in again.stdout
+    assert_same(tmp_path / "unstopped", out)
+    assert_same(tmp_path / "unstopped" / "checkpoint-4", out / "checkpoint-4")
+    shutil.rmtree(out / "checkpoint-4")
+    other = torchrun(1)
+    assert "rows was 4, now it is 2" in other.stderr
 
 
 def test_a_failed_write_of_the_recipe_leaves_the_old_one(whole, make_recipe, monkeypatch):

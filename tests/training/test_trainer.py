@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 
 from titans import TitansConfig, TitansForCausalLM
 from titans.data import PieceDataset, TokenStore
+from titans.errors import TitansError
 from titans.training.checkpoints import load_state, save_state
 from titans.training.trainer import StreamTrainer
 
@@ -180,7 +181,39 @@ def test_state_survives_saving(variant, tmp_path):
     mixed = model.initial_state(3).detach().where(torch.tensor([True, False, True]), state)
     for i, saved in enumerate((state, mixed)):
         save_state(tmp_path / f"{i}.safetensors", saved)
-        loaded = load_state(tmp_path / f"{i}.safetensors", model.initial_state(3), torch.device("cpu"))
+        loaded = load_state(
+            tmp_path / f"{i}.safetensors", model.initial_state(3), torch.device("cpu", 0)
+        )  # as accelerate calls it
         with torch.no_grad():
             assert torch.equal(model(ids, cache=loaded).logits, model(ids, cache=saved).logits)
     assert all(key.isdigit() for key in load_file(tmp_path / "0.safetensors"))
+
+
+def test_the_last_whole_checkpoint_is_found_with_its_memory(tmp_path):
+    dataset = PieceDataset(make_store((90,)), 6, 2, carry_state=True)
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5}
+    whole = make_trainer(make_model(), dataset, tmp_path, **options)
+    with pytest.raises(TitansError, match="holds no whole checkpoint"):
+        whole.train(resume_from_checkpoint=True)
+    whole.train()
+    (tmp_path / "checkpoint-5" / "complete.json").unlink()
+    resumed = make_trainer(make_model(), dataset, tmp_path, **options)
+    resumed.train(resume_from_checkpoint=True)
+    losses = [[entry["loss"] for entry in t.state.log_history if "loss" in entry] for t in (whole, resumed)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(("changes", "name"), [
+    ({"rows": 4}, "rows was 2, now it is 4"),
+    ({"seed": 1}, "seed was 0, now it is 1"),
+    ({"sequence_length": 5}, "sequence_length was 6, now it is 5"),
+    ({"carry_state": False}, "carry_state was True, now it is False"),
+    ({"store": make_store((40, 7))}, "documents was 5, now it is 2"),
+])  # fmt: skip
+def test_another_order_of_the_data_is_refused(tmp_path, changes, name):
+    arguments = {"store": make_store(), "sequence_length": 6, "rows": 2, "carry_state": True, "seed": 0}
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    make_trainer(make_model("swa"), PieceDataset(**arguments), tmp_path, **options).train()
+    other = make_trainer(make_model("swa"), PieceDataset(**arguments | changes), tmp_path, **options)
+    with pytest.raises(TitansError, match=name):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))

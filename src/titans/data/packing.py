@@ -178,6 +178,19 @@ class PieceDataset(Dataset[dict[str, Any]]):
             seed=(self.seed, epoch),
         )
 
+    @property
+    def order(self) -> dict[str, int]:
+        """What decides which pieces each step reads; two datasets of equal order differ in their tokens at most."""
+        return {
+            "rows": self.rows,
+            "processes": self.rows // (self._mine.stop - self._mine.start),
+            "sequence_length": self.sequence_length,
+            "carry_state": self.carry_state,
+            "seed": self.seed,
+            "documents": len(self.store),
+            "tokens": int(self.store.lengths.sum()),
+        }
+
     def __len__(self) -> int:
         return len(self._schedule)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from titans.errors import TitansError
 from titans.ops.state import State, level
 
 _MANIFEST = "complete.json"
+_ORDER = "data_order.json"
+ELSEWHERE = "choose another training.output_dir, or delete this one to start anew"
 
 
 def seal(checkpoint: Path) -> None:
@@ -53,6 +56,36 @@ def last_intact_checkpoint(output_dir: Path) -> Path | None:
     return next((path for _, path in sorted(found, reverse=True) if _is_intact(path)), None)
 
 
+def save_order(checkpoint: Path, order: Mapping[str, Any]) -> None:
+    """Write what decides which pieces each step reads.
+
+    Args:
+        checkpoint: the folder.
+        order: numbers by name.
+    """
+    (checkpoint / _ORDER).write_text(json.dumps(order, indent=1))
+
+
+def check_order(checkpoint: Path, order: Mapping[str, Any]) -> None:
+    """Refuse to go on where steps would read other pieces than the checkpoint's training: some twice, others never.
+
+    Args:
+        checkpoint: the folder; nothing is known of one that an older version wrote.
+        order: of the training that is to go on.
+
+    Raises:
+        TitansError: the order is another one.
+    """
+    path = checkpoint / _ORDER
+    before = json.loads(path.read_text()) if path.exists() else {}
+    for name, value in before.items():
+        if order.get(name) != value:
+            raise TitansError(
+                f"{checkpoint} read its data in another order ({name} was {value}, now it is {order.get(name)}) and "
+                f"cannot be resumed: set it as it was, or {ELSEWHERE}"
+            )
+
+
 def save_state(path: Path, state: State) -> None:
     """Write a state as safetensors: tensors by their place in the tree, integers in the metadata.
 
@@ -85,14 +118,14 @@ def load_state(path: Path, like: State, device: torch.device) -> State:
     expected, spec = pytree.tree_flatten(like)
     leaves: list[Any] = [None] * len(expected)
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:  # on the CPU: safetensors does not know every device's name
             for i, leaf in json.loads(file.metadata()["rest"]).items():
                 leaves[int(i)] = leaf
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 leaves[int(key)] = file.get_tensor(key)
     except (SafetensorError, IndexError, KeyError, ValueError) as error:
         raise TitansError(f"the memory state {path} does not belong to this model or is damaged ({error})") from error
-    state: State = pytree.tree_unflatten(leaves, spec)
+    state: State = pytree.tree_unflatten(leaves, spec).to(device)
     for leaf, other in zip(*(pytree.tree_leaves(x) for x in level([state, like])), strict=True):
         if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor) and leaf.shape != other.shape:
             raise TitansError(

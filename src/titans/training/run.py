@@ -24,7 +24,7 @@ from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
-from titans.training.checkpoints import last_intact_checkpoint
+from titans.training.checkpoints import ELSEWHERE, last_intact_checkpoint
 from titans.training.pretrained import load_config, load_model
 from titans.training.recipe import Recipe
 from titans.training.trainer import StreamTrainer
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _RECIPE_FILE = "recipe.yaml"
-_ELSEWHERE = "choose another training.output_dir, or delete this one to start anew"
 _FIXED_TRAINING = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
 _LEAST_TRAINING = {  # what transformers accepts and then cannot work with
     "per_device_train_batch_size": 1,
@@ -91,7 +90,6 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     checkpoint = last_intact_checkpoint(folder)
     if checkpoint is not None:
         _check_same_experiment(folder / _RECIPE_FILE, recipe)
-        _check_processes(checkpoint, args.world_size)
     size = model.num_parameters() / 1e6
     report(f"model: {size:,.2f} M parameters ({model.config.variant}), on {args.device}")
 
@@ -282,24 +280,14 @@ def _check_same_experiment(path: Path, recipe: Recipe) -> None:
     try:
         before = _decisive(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise TitansError(f"{path.parent} holds checkpoints but no readable {path.name}: {_ELSEWHERE}") from error
+        raise TitansError(f"{path.parent} holds checkpoints but no readable {path.name}: {ELSEWHERE}") from error
     now = _decisive(_as_yaml(recipe))
     for key in before | now:
         if before.get(key) != now.get(key):
             raise TitansError(
                 f"{path.parent} holds checkpoints of another experiment ({key} was {before.get(key)}, now "
-                f"it is {now.get(key)}): {_ELSEWHERE}"
+                f"it is {now.get(key)}): {ELSEWHERE}"
             )
-
-
-def _check_processes(checkpoint: Path, processes: int) -> None:
-    """Refuse to deal the carried memories of some processes out to another number of them."""
-    states = len(list(checkpoint.glob("memory_state_*.safetensors")))
-    if states not in (0, processes):
-        raise TitansError(
-            f"{checkpoint} was made by {states} processes and cannot be resumed by {processes}: run as many, or "
-            f"{_ELSEWHERE}"
-        )
 
 
 def _decisive(recipe: Mapping[str, Any]) -> dict[str, Any]:

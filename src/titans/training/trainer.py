@@ -17,8 +17,17 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
 
 from titans.data.packing import IGNORED, PieceDataset
+from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
-from titans.training.checkpoints import load_state, save_state, seal, unseal
+from titans.training.checkpoints import (
+    check_order,
+    last_intact_checkpoint,
+    load_state,
+    save_order,
+    save_state,
+    seal,
+    unseal,
+)
 
 
 class StreamTrainer(Trainer):
@@ -162,15 +171,36 @@ class StreamTrainer(Trainer):
         return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=int(pieces))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, with the memory as the checkpoint left it."""
-        self.carried = None
-        if isinstance(resume_from_checkpoint, str):
-            path = self._state_file(Path(resume_from_checkpoint))
+        """Train, with the memory as the checkpoint left it.
+
+        Args:
+            resume_from_checkpoint: a checkpoint; or True, for the last whole one in `output_dir`. Default: start anew.
+            *args: passed to `transformers.Trainer.train`.
+            **kwargs: the same by name.
+
+        Raises:
+            TitansError: there is no checkpoint, the steps would read other data than its training did, or its memory
+                state is damaged.
+        """
+        self.carried, checkpoint = None, None
+        if resume_from_checkpoint is True:
+            checkpoint = last_intact_checkpoint(Path(str(self.args.output_dir)))
+            if checkpoint is None:
+                raise TitansError(f"{self.args.output_dir} holds no whole checkpoint to resume from")
+        elif resume_from_checkpoint:
+            checkpoint = Path(resume_from_checkpoint)
+        if checkpoint is not None:
+            check_order(checkpoint, self._data_order())
+            path = self._state_file(checkpoint)
             if path.exists():
                 rows = self.args.per_device_train_batch_size
                 like = self.accelerator.unwrap_model(self.model).initial_state(rows)
                 self.carried = cast(MemoryState, load_state(path, like, self.args.device))
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        return super().train(None if checkpoint is None else str(checkpoint), *args, **kwargs)
+
+    def _data_order(self) -> dict[str, int]:
+        steps = {"gradient_accumulation_steps": self.args.gradient_accumulation_steps}
+        return cast(PieceDataset, self.train_dataset).order | steps
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Be silent about tied weights, which a checkpoint rightly lacks."""
@@ -187,6 +217,8 @@ class StreamTrainer(Trainer):
             self._state_file(checkpoint).unlink(missing_ok=True)
         else:
             save_state(self._state_file(checkpoint), self.carried)
+        if self.args.should_save:
+            save_order(checkpoint, self._data_order())
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(model, trial)
