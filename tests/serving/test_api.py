@@ -319,6 +319,18 @@ def test_pages_of_other_sites_reach_nothing_without_keys(client, headers):
     client.request("POST", "/v1/memories/default/a/reset", headers=own)
 
 
+def test_a_link_of_another_site_opens_the_page(client):
+    follow = {"headers": {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}}
+    opened = client.request("GET", "/", **follow)
+    assert opened.headers["content-type"].startswith("text/html")
+    assert "frame-ancestors 'none'" in opened.headers["content-security-policy"]
+    client.request("GET", "/static/app.js", **follow)
+    client.error("POST", "/", 403, **follow)
+    for path in ("/v1/memories", "/v1/models", "/metrics", "/openapi.json"):
+        assert client.error("GET", path, 403, **follow)["code"] == "cross_site"
+    client.error("GET", "/", 403, headers={"Host": "evil.example"})
+
+
 def test_no_key_no_body(make_client):
     client = make_client(keys=KEYS)
     client.error("POST", "/v1/completions", 401, content=b"{")

@@ -62,8 +62,15 @@ def _check_same_site(connection: HTTPConnection) -> None:
     if not is_loopback(host):  # a name of theirs that leads here
         raise ApiError(403, f"without API keys this server is localhost and not {host}", "wrong_host")
     foreign = origin is not None and urlsplit(origin).netloc != connection.headers.get("host")
-    if foreign or connection.headers.get("sec-fetch-site") == "cross-site":
+    foreign = foreign or connection.headers.get("sec-fetch-site") == "cross-site"
+    if foreign and not _is_link_to_page(connection):
         raise ApiError(403, "without API keys this server answers no page of another site", "cross_site")
+
+
+def _is_link_to_page(connection: HTTPConnection) -> bool:
+    """Whether somebody follows a link to the page, which is the same for all and cannot be framed."""
+    scope = connection.scope
+    return scope["method"] in ("GET", "HEAD") and (scope["path"] == "/" or scope["path"].startswith("/static/"))
 
 
 def _digest(key: str) -> str:
