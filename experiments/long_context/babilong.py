@@ -25,7 +25,7 @@ from torch import Tensor
 from titans.data.babi_tasks import simulate, simulate_questions
 from titans.data.babilong import PROMPT_TOKENS, Length
 from titans.data.babilong_episodes import BabilongEpisodes
-from titans.data.babilong_prompts import prompt
+from titans.data.babilong_prompts import bare_prompt
 from titans.data.corpora import Document, documents
 from titans.data.probe import Probe, Size, parse_sizes
 from titans.data.tokenizers import load_tokenizer
@@ -82,7 +82,7 @@ def make_tokenizer(books: list[Document], folder: Path) -> Any:
     if not folder.exists():
         rng = random.Random(0)
         stories = [simulate(task, rng) for task in TASKS for _ in range(500)]
-        told = [prompt("", " ".join(s.facts), s.question, None) + f" {s.answer}." for s in stories]
+        told = [bare_prompt(" ".join(s.facts), s.question) + f" {s.answer}." for s in stories]
         core = ByteLevelBPETokenizer()
         text = [block for book in books for block in book.blocks()]
         core.train_from_iterator([*text, *told], vocab_size=VOCABULARY, special_tokens=["<|bos|>", "<|eos|>"])
@@ -106,7 +106,12 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
         found[task] = {}
         for length in arguments.lengths:
             questions = Questions(
-                (task,), (length,), arguments.babi, str(arguments.books / TEST_BOOK), None, arguments.samples
+                (task,),
+                (length,),
+                arguments.babi,
+                str(arguments.books / TEST_BOOK),
+                bare=True,
+                samples=arguments.samples,
             )
             (score,) = run_babilong(reader, questions, folder / "answers").scores
             found[task][nominal(length)] = score.correct, score.majority

@@ -42,7 +42,7 @@ def test_numbers_are_those_of_the_library(titans, request, tmp_path, books, kind
     options += ("--limit", 2, *(("--bare",) if shots is None else ("--shots", shots)))
     result = titans("evaluate", "babilong", folder, *options, "--seed", 3, "--device", "cpu", "--out", out)
     saved = json.loads((out / "babilong.json").read_text())
-    questions = Questions(tasks, lengths, None, str(books), shots, samples=2, seed=3)
+    questions = Questions(tasks, lengths, None, str(books), shots, shots is None, samples=2, seed=3)
     expected = run_babilong(load_reader(str(folder), "cpu"), questions)
     for score, written in zip(expected.scores, saved["scores"], strict=True):
         assert {**written, "accuracy": None} == {**vars(score), "accuracy": None}

@@ -24,11 +24,13 @@ from titans.data.babilong import (
     simulated_stories,
 )
 from titans.data.babilong_episodes import BabilongEpisodes
-from titans.data.babilong_prompts import GUIDES, prompt
+from titans.data.babilong_prompts import GUIDES, bare_prompt, prompt
+from titans.data.books import sentences
 from titans.data.corpora import Document
 from titans.data.packing import IGNORED
 from titans.data.tokenizers import byte_tokenizer
 from titans.errors import TitansError
+from titans.evaluation.babilong_metric import is_right
 
 GPT2 = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "gpt2"
 _spec = importlib.util.spec_from_file_location("babi_solver", Path(__file__).with_name("babi_solver.py"))
@@ -164,44 +166,55 @@ def test_a_story_has_one_fact_for_eight_tokens_at_most():
     assert not length.fits(story(80), lambda text: 9 * text.count("."))  # in small tokens they are too long themselves
 
 
-def test_the_same_stories_at_every_length():
-    count = partial(lambda text: 6 * text.count("."))
-    short, long = (
-        fitting_stories(simulated_stories("qa2", 5), Length.parse(name), count, 20, "qa2") for name in ("1k", "64k")
-    )
-    assert short == long
-    assert long != fitting_stories(simulated_stories("qa2", 6), Length.parse("64k"), count, 20, "qa2")
+def test_sentences_keep_their_line_breaks():
+    text = "  It was the best\nof times.\n\nIt was the age!  Of\twisdom.\n"
+    assert sentences(text) == ["It was the best\nof times.", "It was the age!", "Of\twisdom."]
+    assert sentences(" \n") == []
+    book = Document("x", lambda: iter(("Each of these many sentences\nhas just ten\nwords, you see. " * 9,)))
+    context = make_sample(Story(("A.",), "?", "", ()), 34, background(books=[book]), words, random.Random(0)).context
+    assert context.replace("A.", "").count("\n") == 6  # three sentences with two line breaks each
 
 
 def test_too_few_stories(tmp_path):
     (tmp_path / "qa1_x_test.txt").write_text("1 A went to the office.\n2 Where is A?\toffice\t1\n")
     for name in ("0k", "1k"):
         with pytest.raises(TitansError, match="qa1 has 1 of the 2 stories that are asked for: ask for fewer samples"):
-            fitting_stories(official_stories(tmp_path, "qa1", 0), Length.parse(name), words, 2, "qa1")
+            fitting_stories(official_stories(tmp_path, "qa1", "0"), Length.parse(name), words, 2, "qa1")
     with pytest.raises(TitansError, match="only 0 of the stories of qa3 tried fit"):
-        fitting_stories(simulated_stories("qa3", 0), Length.parse("1k"), lambda text: 1000, 1, "qa3")
+        fitting_stories(simulated_stories("qa3", "0"), Length.parse("1k"), lambda text: 1000, 1, "qa3")
+
+
+# How many examples BABILong gives, and the sentences in which its first three tasks are answered.
+OFFICIAL_EXAMPLES = dict.fromkeys(LABELS, 2) | dict.fromkeys(("qa5", "qa7", "qa8", "qa10"), 3)
+OFFICIAL_ANSWERS = {
+    "qa1": r"The most recent location of \w+ is \w+\.",
+    "qa2": r"The \w+ is in the \w+\.",
+    "qa3": r"Before the \w+ the \w+ was in the \w+\.",
+}
 
 
 class TestPrompt:
-    def test_parts_in_their_order(self):
-        parts = [GUIDES["qa1"].instruction, "<example>", "</example>", "<example>", "</example>", GUIDES["qa1"].rule]
-        parts += ["<context>\nIt rains.\n</context>", "Question: Where is Mary?"]
-        text, rest = prompt("qa1", "It rains.", "Where is Mary?", 2), ""
-        rest = text
-        for part in parts:
-            assert part in rest
-            rest = rest.split(part, 1)[1]
-        assert rest == ""
-        assert "<example>" not in prompt("qa1", "It rains.", "Where is Mary?", 0)
-        assert prompt("qa1", "It rains.", "Where is Mary?", None) == "It rains.\n\nQuestion: Where is Mary?\nAnswer:"
-        with pytest.raises(TitansError, match="4 examples are asked for, expected 0 to 3"):
-            prompt("qa1", "", "", 4)
+    def test_the_official_layout(self):
+        guide = GUIDES["qa1"]
+        (facts, asked, answer), second = guide.examples
+        one = f"<example>\n{facts} {asked}\nAnswer: {answer}\n</example>"
+        two = f"<example>\n{second[0]} {second[1]}\nAnswer: {second[2]}\n</example>"
+        rest = f"{guide.rule}\n<context>\nIt rains.\n</context>\nQuestion: Where is Mary?"
+        asking = ("qa1", "It rains.", "Where is Mary?")
+        assert prompt(*asking) == f"{guide.instruction}\n{one}\n{two}\n{rest}"
+        assert prompt(*asking, shots=1) == f"{guide.instruction}\n{one}\n{rest}"
+        assert prompt(*asking, shots=0) == f"{guide.instruction}\n\n{rest}"
+        assert bare_prompt("It rains.", "Where is Mary?") == "It rains.\n\nQuestion: Where is Mary?\nAnswer:"
+        with pytest.raises(TitansError, match="3 examples are asked for, and BABILong has 2 of qa1: expected 0 to 2"):
+            prompt(*asking, shots=3)
 
     @pytest.mark.parametrize("task", LABELS)
     def test_examples_are_right(self, task):
-        assert len(GUIDES[task].examples) == 3
+        assert len(GUIDES[task].examples) == OFFICIAL_EXAMPLES[task]
         for facts, question, answer in GUIDES[task].examples:
-            assert solver.solve([f"{fact}." for fact in facts.removesuffix(".").split(". ")], question) == answer
+            right = solver.solve([f"{fact}." for fact in facts.removesuffix(".").split(". ")], question)
+            assert is_right(task, question, right, answer)
+            assert re.fullmatch(OFFICIAL_ANSWERS.get(task, re.escape(right)), answer)
 
 
 class TestEpisodes:

@@ -1,6 +1,7 @@
 """BABILong asks each model the same, judges by the official rule, and goes on where it was interrupted."""
 
 import importlib.util
+import itertools
 import json
 import re
 from pathlib import Path
@@ -79,7 +80,7 @@ class Solver:
             raise KeyboardInterrupt
         assert max_new_tokens == 20
         self.prompts.append(prompt)
-        context, question = re.fullmatch(r"(?s).*<context>\n(.*)\n</context>\n\nQuestion: (.*)", prompt).groups()
+        context, question = re.fullmatch(r"(?s).*<context>\n(.*)\n</context>\nQuestion: (.*)", prompt).groups()
         facts = re.findall(r"(?:Bill|Daniel|Fred|Jeff|John|Julie|Mary|Sandra|The) [a-z][a-zA-Z ]*\.", context)
         if len(self.prompts) in self.wrong:
             return "nowhere"
@@ -166,7 +167,7 @@ def test_the_form_without_instructions(books):
             seen.append(prompt)
             return " garden."
 
-    run_babilong(Bare(), Questions(("qa1",), ("1k",), background=books, shots=None, samples=1))
+    run_babilong(Bare(), Questions(("qa1",), ("1k",), background=books, bare=True, samples=1))
     assert re.fullmatch(r"(?s)[^<]*\n\nQuestion: Where is \w+\?\nAnswer:", seen[0])
     assert 700 < len(seen[0].split()) < 708
 
@@ -178,7 +179,8 @@ def test_the_form_without_instructions(books):
         ({"tasks": ("qa1", "qa1")}, 'the tasks are "qa1,qa1", expected different ones'),
         ({"lengths": ("0k", "2")}, '"2" is no length'),
         ({"lengths": ("4k",)}, "need background text"),
-        ({"shots": 4}, "4 examples are asked for, expected 0 to 3"),
+        ({"shots": 4}, "4 examples are asked for, and BABILong has 2 of qa1"),
+        ({"shots": 1, "bare": True}, "--bare leaves the examples out"),
         ({"samples": 0}, "0 samples are asked for, expected at least 1"),
         ({"babi": Path("nowhere")}, 'there is no folder "nowhere"'),
     ],
@@ -190,9 +192,9 @@ def test_questions_that_cannot_be_asked(fields, sentence):
 
 def test_a_model_with_too_few_positions(books):
     reader = Solver()
-    run_babilong(reader, Questions(("qa1",), ("1k",), background=books, samples=3))
+    run_babilong(reader, Questions(("qa1",), ("1k",), background=books, shots=1, samples=3))
     longest = max(len(prompt.split()) for prompt in reader.prompts) + 20
-    for length, shots in (("2k", 0), ("1k", 3)):  # 2k leaves no place to the prompt either way
+    for length, shots in (("2k", 0), ("1k", 2)):  # 2k leaves no place to the prompt either way
         reader = Solver()
         reader.longest = 1704 if length == "2k" else longest
         with pytest.raises(TitansError, match=rf"reads at most {reader.longest:,} tokens .* leave out {length}"):
@@ -200,5 +202,15 @@ def test_a_model_with_too_few_positions(books):
         assert reader.prompts == []
     reader = Solver()
     reader.longest = longest + 8  # the context is long by a word or two
-    run_babilong(reader, Questions(("qa1",), ("0k", "1k"), background=books, samples=3))
+    run_babilong(reader, Questions(("qa1",), ("0k", "1k"), background=books, shots=1, samples=3))
     assert len(reader.prompts) == 6
+
+
+@pytest.mark.parametrize("babi", [None, OFFICIAL])
+def test_every_length_has_stories_of_its_own(babi):
+    if babi is not None and not babi.is_dir():
+        pytest.skip("the official bAbI files are not beside the repository")
+    questions = Questions(("qa1",), ("0k", "64k"), babi=babi, background="any", samples=20)
+    short, long, again = ([*itertools.islice(questions.stories("qa1", name), 20)] for name in ("0k", "64k", "0k"))
+    assert short == again
+    assert len(set(short) & set(long)) < 5

@@ -27,7 +27,9 @@ def babilong(
     babi: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The official bAbI files. Default: stories are made up.")
     ] = None,
-    shots: Annotated[int, typer.Option(min=0, help="Examples in the prompt, at most 3.")] = 2,
+    shots: Annotated[
+        int | None, typer.Option(min=0, help="Examples in the prompt.", show_default="BABILong's 2 or 3")
+    ] = None,
     bare: Annotated[
         bool, typer.Option("--bare", help="Only context and question, for a model fine-tuned on such.")
     ] = False,
@@ -53,7 +55,8 @@ def babilong(
         tuple(length.lower().replace("m", "M") for length in words(lengths)),
         babi=babi,
         background=background,
-        shots=None if bare else shots,
+        shots=shots,
+        bare=bare,
         samples=min(samples, limit or samples),
         seed=seed,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from titans.data.babi import Story, find_stories, read_stories
 from titans.data.babi_tasks import simulate
-from titans.data.books import sentence_starts, strip_gutenberg
+from titans.data.books import sentences, strip_gutenberg
 from titans.data.corpora import Document, Source, documents
 from titans.errors import TitansError
 
@@ -112,9 +112,7 @@ class Background:
 
     def _of(self, book: int) -> list[str]:
         if book not in self._sentences:
-            words = strip_gutenberg(self._books[book].text()).split()
-            pairs = itertools.pairwise([*sentence_starts(words), len(words)])
-            self._sentences[book] = [" ".join(words[start:end]) for start, end in pairs]
+            self._sentences[book] = sentences(strip_gutenberg(self._books[book].text()))
         return self._sentences[book]
 
     def _length(self, sentence: str) -> int:
@@ -179,14 +177,14 @@ def make_sample(
     return Sample(story, " ".join([*parts, *sentences[done:]]), positions)
 
 
-def official_stories(folder: Path, task: str, seed: int) -> Iterator[Story]:
+def official_stories(folder: Path, task: str, seed: str) -> Iterator[Story]:
     """Yield the test stories of an official bAbI file once each, in a random order."""
     stories = read_stories(find_stories(folder, task))
     random.Random(f"{seed}/{task}").shuffle(stories)
     yield from stories
 
 
-def simulated_stories(task: str, seed: int) -> Iterator[Story]:
+def simulated_stories(task: str, seed: str) -> Iterator[Story]:
     """Yield ever new stories of our own simulator."""
     for number in itertools.count():
         yield simulate(task, random.Random(f"{seed}/{task}/{number}"))

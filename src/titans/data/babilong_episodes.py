@@ -11,7 +11,7 @@ from torch import Tensor
 
 from titans.data.babi import Story
 from titans.data.babilong import TRIES, Background, make_sample
-from titans.data.babilong_prompts import prompt
+from titans.data.babilong_prompts import bare_prompt
 from titans.data.corpora import Document
 from titans.data.packing import IGNORED
 from titans.data.tokenizers import encode_batch
@@ -106,7 +106,7 @@ class BabilongEpisodes:
         """Encode a context with the first question, its answer, the second question, its answer, and so on."""
         parts = []
         for story in stories:
-            parts += [prompt("", context if story is stories[0] else "", story.question, None), f" {story.answer}."]
+            parts += [bare_prompt(context if story is stories[0] else "", story.question), f" {story.answer}."]
         return encode_batch(self._tokenizer, parts)
 
     def _count(self, text: str) -> int:

@@ -1,12 +1,11 @@
-"""The prompts of BABILong, in our own words: instruction, examples, format of the answer, context, question."""
+"""The prompts of BABILong: its parts, their layout and the form of its answers; instructions and examples are ours."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 from titans.errors import TitansError
-
-EXAMPLES = 3  # of each task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Guide:
     Args:
         instruction: what the text is and what to do with it.
         rule: what the answer looks like.
-        examples: facts, question and answer, three of them.
+        examples: facts, question and answer, as many as BABILong gives.
     """
 
     instruction: str
@@ -24,15 +23,15 @@ class Guide:
     examples: tuple[tuple[str, str, str], ...]
 
 
-def prompt(task: str, context: str, question: str, shots: int | None) -> str:
+def prompt(task: str, context: str, question: str, shots: int | None = None) -> str:
     """Write the prompt of a question.
 
     Args:
         task: qa1 to qa10.
         context: the text that holds the facts.
         question: about them.
-        shots: how many examples to give, at most three; 0 leaves the instruction and the format of the answer; None
-            leaves the context and the question only, for models fine-tuned on such, and then the answer is due.
+        shots: how many examples to give. 0 leaves the instruction and the format of the answer. Default: as many as
+            BABILong gives, two or three.
 
     Returns:
         The prompt.
@@ -40,17 +39,31 @@ def prompt(task: str, context: str, question: str, shots: int | None) -> str:
     Raises:
         TitansError: there are not so many examples.
     """
-    if shots is None:
-        return f"{context}\n\nQuestion: {question}\nAnswer:"
-    if not 0 <= shots <= EXAMPLES:
-        raise TitansError(f"{shots} examples are asked for, expected 0 to {EXAMPLES}")
+    check_shots(task, shots)
     guide = GUIDES[task]
     examples = [
-        f"<example>\n{facts}\nQuestion: {asked}\nAnswer: {answer}\n</example>"
-        for facts, asked, answer in guide.examples[:shots]
+        f"<example>\n{facts} {asked}\nAnswer: {answer}\n</example>" for facts, asked, answer in guide.examples[:shots]
     ]
     given = f"<context>\n{context}\n</context>"
-    return "\n\n".join([guide.instruction, *examples, guide.rule, given, f"Question: {question}"])
+    return "\n".join([guide.instruction, "\n".join(examples), guide.rule, given, f"Question: {question}"])
+
+
+def bare_prompt(context: str, question: str) -> str:
+    """Write context and question only, for models fine-tuned on such; then the answer is due."""
+    return f"{context}\n\nQuestion: {question}\nAnswer:"
+
+
+def wording() -> str:
+    """Name what the prompts say, so that answers to other prompts are told apart."""
+    text = "".join(prompt(task, "", "") for task in GUIDES) + bare_prompt("", "")
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_shots(task: str, shots: int | None) -> None:
+    """Refuse more examples than a task has."""
+    most = len(GUIDES[task].examples)
+    if shots is not None and not 0 <= shots <= most:
+        raise TitansError(f"{shots} examples are asked for, and BABILong has {most} of {task}: expected 0 to {most}")
 
 
 def _instruction(subject: str, advice: str) -> str:
@@ -61,17 +74,30 @@ def _instruction(subject: str, advice: str) -> str:
 
 
 _ROOM_RULE = "Answer with one word, the name of the room, and nothing else."
+
+
+def _form(sentence: str) -> str:
+    return f"Answer in this form: {sentence} Write nothing after that."
+
+
 _YES_NO_RULE = "Answer with one word, yes or no, and nothing else."
 _LATEST = "Where facts contradict each other, the last one holds."
 
 GUIDES = {
     "qa1": Guide(
         _instruction("where people go", "People are where they went last."),
-        _ROOM_RULE,
+        _form("The most recent location of 'person' is 'location'."),
         (
-            ("Mary went to the office. John moved to the garden.", "Where is Mary?", "office"),
-            ("Daniel moved to the kitchen. Daniel journeyed to the hallway.", "Where is Daniel?", "hallway"),
-            ("Sandra went back to the bedroom. John went to the bathroom.", "Where is John?", "bathroom"),
+            (
+                "Mary went to the office. John moved to the garden.",
+                "Where is Mary?",
+                "The most recent location of Mary is office.",
+            ),
+            (
+                "Daniel moved to the kitchen. Daniel journeyed to the hallway.",
+                "Where is Daniel?",
+                "The most recent location of Daniel is hallway.",
+            ),
         ),
     ),
     "qa2": Guide(
@@ -79,18 +105,13 @@ GUIDES = {
             "people and the things they carry",
             "A thing is where it was put down, or else where the person is who carries it.",
         ),
-        _ROOM_RULE,
+        _form("The 'item' is in 'location'."),
         (
-            ("John went to the office. John got the milk there.", "Where is the milk?", "office"),
+            ("John went to the office. John got the milk there.", "Where is the milk?", "The milk is in the office."),
             (
                 "Mary took the apple. Mary moved to the garden. Mary dropped the apple. Mary went to the kitchen.",
                 "Where is the apple?",
-                "garden",
-            ),
-            (
-                "Sandra grabbed the football there. Sandra moved to the hallway. Daniel went to the bedroom.",
-                "Where is the football?",
-                "hallway",
+                "The apple is in the garden.",
             ),
         ),
     ),
@@ -99,24 +120,18 @@ GUIDES = {
             "people and the things they carry",
             "Follow the thing from room to room: asked is the room in which it was just before the one named.",
         ),
-        _ROOM_RULE,
+        _form("Before the 'location' the 'item' was in the 'location'."),
         (
             (
                 "John got the milk. John moved to the office. John went to the garden. John dropped the milk.",
                 "Where was the milk before the garden?",
-                "office",
+                "Before the garden the milk was in the office.",
             ),
             (
                 "Mary went to the kitchen. Mary took the apple. Mary moved to the bedroom. Daniel went to the office. "
                 "Mary travelled to the hallway.",
                 "Where was the apple before the bedroom?",
-                "kitchen",
-            ),
-            (
-                "Sandra picked up the football. Sandra went to the bathroom. Sandra journeyed to the kitchen. Sandra "
-                "left the football there. Sandra moved to the garden.",
-                "Where was the football before the kitchen?",
-                "bathroom",
+                "Before the bedroom the apple was in the kitchen.",
             ),
         ),
     ),
@@ -133,11 +148,6 @@ GUIDES = {
                 "The bedroom is west of the hallway. The bedroom is east of the bathroom.",
                 "What is the hallway east of?",
                 "bedroom",
-            ),
-            (
-                "The garden is east of the office. The kitchen is east of the garden.",
-                "What is west of the garden?",
-                "office",
             ),
         ),
     ),
@@ -160,7 +170,6 @@ GUIDES = {
         (
             ("Mary went to the office. John moved to the garden.", "Is Mary in the office?", "yes"),
             ("Daniel moved to the kitchen. Daniel journeyed to the hallway.", "Is Daniel in the kitchen?", "no"),
-            ("Sandra went back to the bedroom. John got the milk there.", "Is Sandra in the bedroom?", "yes"),
         ),
     ),
     "qa7": Guide(
@@ -191,7 +200,6 @@ GUIDES = {
         (
             ("Mary is in the office. John is no longer in the garden.", "Is John in the garden?", "no"),
             ("Daniel moved to the kitchen. Sandra is not in the hallway.", "Is Daniel in the kitchen?", "yes"),
-            ("John went to the office. John is in the bedroom.", "Is John in the office?", "no"),
         ),
     ),
     "qa10": Guide(

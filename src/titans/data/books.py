@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -92,6 +93,21 @@ def sentence_starts(words: Sequence[str]) -> list[int]:
         if word.endswith(ends) and _LAST.search(word) and _FIRST.match(words[number]) and not _ABBREVIATION.match(word):
             starts.append(number)
     return starts
+
+
+def sentences(text: str) -> list[str]:
+    """Cut a text into its sentences, line breaks and all.
+
+    Args:
+        text: of any length.
+
+    Returns:
+        The sentences, each without the white space before and after it.
+    """
+    places = [match.span() for match in re.finditer(r"\S+", text)]
+    starts = sentence_starts([text[start:end] for start, end in places]) if places else []
+    pairs = itertools.pairwise([*starts, len(places)])
+    return [text[places[first][0] : places[after - 1][1]] for first, after in pairs]
 
 
 def _is_essays(source: Source) -> TypeGuard[str | Path]:

@@ -20,7 +20,7 @@ from titans.data.babilong import (
     official_stories,
     simulated_stories,
 )
-from titans.data.babilong_prompts import EXAMPLES, prompt
+from titans.data.babilong_prompts import bare_prompt, check_shots, prompt, wording
 from titans.data.corpora import local_files
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
@@ -46,7 +46,8 @@ class Questions:
         lengths: as "0k" and "16k".
         babi: the folder of the official bAbI files. None: stories are made up.
         background: files, a folder, a glob or a hub id of book text; needed for all lengths but 0k.
-        shots: examples in the prompt; None for the form without instructions.
+        shots: examples in the prompt. Default: as many as BABILong gives, two or three.
+        bare: ask with context and question alone, for models fine-tuned on such.
         samples: questions of each task at each length.
         seed: of stories, text and places; all models are asked the same as long as they count tokens alike.
 
@@ -58,7 +59,8 @@ class Questions:
     lengths: tuple[str, ...]
     babi: Path | None = None
     background: str | None = None
-    shots: int | None = 2
+    shots: int | None = None
+    bare: bool = False
     samples: int = 100
     seed: int = 0
 
@@ -76,8 +78,10 @@ class Questions:
             raise TitansError(f'there is no folder "{self.babi}": expected one with the official bAbI files')
         if self.samples < 1:
             raise TitansError(f"{self.samples} samples are asked for, expected at least 1")
-        if self.shots is not None and not 0 <= self.shots <= EXAMPLES:
-            raise TitansError(f"{self.shots} examples are asked for, expected 0 to {EXAMPLES}")
+        for task in self.tasks:
+            check_shots(task, self.shots)
+        if self.bare and self.shots is not None:
+            raise TitansError("--bare leaves the examples out: give either that or --shots")
 
     @property
     def name(self) -> str:
@@ -87,12 +91,12 @@ class Questions:
     @property
     def protocol(self) -> str:
         """Say in one line what is done, and where it departs from the published benchmark."""
-        examples = f"{self.shots} {'example' if self.shots == 1 else 'examples'}"
-        form = "no instructions" if self.shots is None else f"instruction, {examples}"
+        examples = f"{self.shots} {'example' if self.shots == 1 else 'examples'}, not as many as BABILong gives"
         stories = (
             "made-up stories" if self.babi is None else "stories of the test files in place of those of en-10k train"
         )
-        deviations = ["wording of the prompts", stories]
+        wording = "no instructions or examples" if self.bare else "wording of instructions and examples"
+        deviations = [wording, stories]
         if any(Length.parse(name).tokens for name in self.lengths):
             deviations += [
                 "lengths counted in the model's tokens",
@@ -100,6 +104,8 @@ class Questions:
                 "sentences cut by simple rules",
                 "stories that fit their context alone",
             ]
+        if self.shots is not None:
+            deviations.append(examples)
         if "qa7" in self.tasks:
             deviations.append('"one" within "none" is not counted')
         if self.samples != OFFICIAL_SAMPLES:
@@ -107,15 +113,20 @@ class Questions:
                 f"{self.samples} {'question' if self.samples == 1 else 'questions'}, not {OFFICIAL_SAMPLES}"
             )
         return (
-            f"protocol: {self.name} (Kuratov et al., 2024), {form}, greedy, {NEW_TOKENS} tokens; deviations: "
+            f"protocol: {self.name} (Kuratov et al., 2024), greedy, {NEW_TOKENS} tokens; deviations: "
             f"{', '.join(deviations)}"
         )
 
-    def stories(self, task: str) -> Iterator[Story]:
-        """Yield the stories of a task, in the order of the seed."""
+    def stories(self, task: str, length: str) -> Iterator[Story]:
+        """Yield the stories of a task in the order of the seed, another one at each length."""
+        seed = f"{self.seed}/{length}"
         if self.babi is None:
-            return simulated_stories(task, self.seed)
-        return official_stories(self.babi, task, self.seed)
+            return simulated_stories(task, seed)
+        return official_stories(self.babi, task, seed)
+
+    def prompt(self, task: str, context: str, question: str) -> str:
+        """Write the prompt of a question."""
+        return bare_prompt(context, question) if self.bare else prompt(task, context, question, self.shots)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +221,7 @@ def run_babilong(
     background = None if questions.background is None else Background.read(questions.background, reader.count)
     chosen = {
         (task, name): fitting_stories(
-            questions.stories(task), Length.parse(name), reader.count, questions.samples, task
+            questions.stories(task, name), Length.parse(name), reader.count, questions.samples, task
         )
         for task in questions.tasks
         for name in questions.lengths
@@ -242,7 +253,7 @@ def _check_room(reader: Reader, longest: int, questions: Questions, chosen: dict
         tokens = Length.parse(name).tokens
         for story in stories:
             context = tokens or reader.count(" ".join(story.facts))
-            needed = context + reader.count(prompt(task, "", story.question, questions.shots)) + NEW_TOKENS
+            needed = context + reader.count(questions.prompt(task, "", story.question)) + NEW_TOKENS
             if needed > longest:
                 raise TitansError(
                     f"the model reads at most {longest:,} tokens (max_position_embeddings), and {task} at {name} takes "
@@ -261,6 +272,8 @@ def _settings(reader: Reader, questions: Questions) -> dict[str, Any]:
         "background": questions.background,
         "background_bytes": None if questions.background is None else _size(questions.background),
         "shots": questions.shots,
+        "bare": questions.bare,
+        "wording": wording(),
         "seed": questions.seed,
     }
 
@@ -281,7 +294,7 @@ def _ask(
     task, length, number = which
     rng = random.Random(f"{questions.seed}/{task}/{length}/{number}")
     sample = make_sample(story, Length.parse(length).tokens, background, reader.count, rng)
-    text = prompt(task, sample.context, story.question, questions.shots)
+    text = questions.prompt(task, sample.context, story.question)
     return {
         "question": story.question,
         "target": story.answer,
