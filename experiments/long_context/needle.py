@@ -23,13 +23,14 @@ from torch import Tensor
 from titans.data.books import Words, read_words, sentence_starts
 from titans.data.packing import IGNORED
 from titans.data.probe import Probe, Size, parse_sizes
-from titans.data.ruler import NEW_TOKENS, TASKS, NeedleTask
+from titans.data.ruler import make_task
 from titans.data.tokenizers import byte_tokenizer
 from titans.evaluation.needle import needle
 from titans.evaluation.probe_training import Budget
 from titans.evaluation.reading import Reader
 
 DENSE = 384  # bytes up to which a training text repeats its needle
+TASKS = ("pk", "n", "w")
 SIZES = parse_sizes([192, 192, *[384] * 6, 640, 1024])
 BUDGET = Budget(steps=700, batch=16, write_cost=WRITE_COST, curriculum=True)
 LENGTHS = (2048, 4096, 8192, 16_384)
@@ -74,9 +75,9 @@ class NeedleTexts(Probe):
         start = chance.choice(self.words.starts[:-length])
         words = self.words.words[start : start + length]
         part = Words(words, tuple(sentence_starts(words)), self.words.gutenberg)
-        task = NeedleTask(chance.choice(list(TASKS)), lambda text: len(text.encode()), part)
+        task = make_task(chance.choice(TASKS), lambda text: len(text.encode()), part)
         dense = length <= DENSE
-        sample = task.sample((2 * DENSE if dense else length) + NEW_TOKENS - 40, 0, chance.getrandbits(32))
+        sample = task.sample((2 * DENSE if dense else length) + task.new_tokens - 40, 0, chance.getrandbits(32))
         parts = repeated(sample.text, words, length, chance) if dense else [sample.text]
         text, asked = bytearray(), list[bool]()
         for part_of_text in parts:

@@ -46,8 +46,8 @@ def test_measures_and_goes_on(titans, fast, book, tmp_path):
         tmp_path,
     )
     printed = titans("evaluate", "needle", fast, *options).stdout
-    assert printed.count("protocol: RULER S-NIAH") == 1
-    assert "deviations: n and w hide their needle in the given text" in printed
+    assert printed.count("protocol: RULER (pk, n, w") == 1
+    assert "deviations: n in the given text in place of RULER's essays" in printed
     assert "1 sample, not 500" in printed
     written = json.loads((tmp_path / "needle.json").read_text())
     assert [(cell["task"], cell["length"]) for cell in written["cells"]] == [

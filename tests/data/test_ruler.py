@@ -1,5 +1,6 @@
-"""Samples of S-NIAH held to the facts of RULER's generator."""
+"""Samples of the needle tasks held to the facts of RULER's generator."""
 
+import itertools
 import re
 import uuid
 from pathlib import Path
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from titans.data import byte_tokenizer
 from titans.data.books import Words, sentence_starts
-from titans.data.haystacks import DEPTHS, NOISE, Books, Lines
-from titans.data.ruler import TASKS, NeedleTask
+from titans.data.ruler import TASKS, make_task, needs_books
+from titans.data.ruler.haystacks import DEPTHS, NOISE, Books, Lines
+from titans.data.ruler.needles import NEEDLES
 from titans.data.tokenizers import encode_batch
 from titans.errors import TitansError
 
@@ -56,7 +58,7 @@ TOKENIZERS = {"bytes": byte_tokenizer, "gpt2": gpt2, "mistral": mistral}
 
 
 def make(task, count=count_bytes, words=WORDS):
-    return NeedleTask(task, count, None if task == "pk" else words)
+    return make_task(task, count, words if needs_books(task) else None)
 
 
 def parse(sample, kind):
@@ -74,6 +76,9 @@ def parse(sample, kind):
     needle = f"One of the special magic {kind}s for {found['key']} is: {value}."
     assert found["context"].count(needle) == 1
     return found["context"], needle, found["key"]
+
+
+SINGLE = ("pk", "n", "w")
 
 
 def test_depths_and_words():
@@ -102,7 +107,7 @@ def test_books_are_words_from_the_first_on_with_the_needle_between_sentences(tas
     made = make(task)
     for index in range(30):
         sample = made.sample(length, 1, index)
-        context, needle, _ = parse(sample, TASKS[task][1])
+        context, needle, _ = parse(sample, NEEDLES[task].value)
         before, after = context.split(needle)
         words = before.split() + after.split()
         assert words == (list(STORY) * 3)[: len(words)]
@@ -116,15 +121,15 @@ def test_books_are_words_from_the_first_on_with_the_needle_between_sentences(tas
 
 
 def test_all_depths_and_lines_are_drawn_evenly():
-    books, lines = Books(count_bytes, WORDS), Lines(count_bytes, NOISE)
+    books, lines = Books(count_bytes, WORDS), Lines(count_bytes, itertools.repeat(NOISE), NOISE)
     draws = [(number + 0.5) / 4000 for number in range(4000)]
-    depths = [books.place(500, draw)[1] for draw in draws]
+    depths = [books.places(500, [draw])[0][1] for draw in draws]
     assert {depth: depths.count(depth) for depth in depths} == dict.fromkeys(DEPTHS, 100)
-    positions = [lines.place(50, draw)[0] for draw in draws]
+    positions = [lines.places(50, [draw])[0][0] for draw in draws]
     assert {at: positions.count(at) for at in positions} == dict.fromkeys(range(50), 80)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", SINGLE)
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_length_is_met_by_less_than_a_line_or_a_word(task, tokenizer):
     count = count_with(TOKENIZERS[tokenizer]())
@@ -137,32 +142,35 @@ def test_length_is_met_by_less_than_a_line_or_a_word(task, tokenizer):
 
 
 @settings(max_examples=40, deadline=None)
-@given(task=st.sampled_from(sorted(TASKS)), length=st.integers(600, 30_000), index=st.integers(0, 1000))
+@given(task=st.sampled_from(SINGLE), length=st.integers(600, 30_000), index=st.integers(0, 1000))
 def test_any_length_is_met(task, length, index):
     sample = ANY[task].sample(length, 3, index)
     slack = length - 128 - count_bytes(sample.text)
     assert 0 <= slack < (len(NOISE) + 1 if task == "pk" else 20)
 
 
-ANY = {task: make(task) for task in TASKS}
+ANY = {task: make(task) for task in SINGLE}
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_smallest_length_works_and_less_is_refused(task):
-    made = make(task)
-    shortest = next(length for length in range(300, 800) if accepts(made, length))
+    made, shortest = make(task), 200
+    while least := least_of(made, shortest):
+        assert least > shortest
+        shortest = least
     for index in range(20):
-        made.sample(shortest, 0, index)
-    with pytest.raises(TitansError, match=r"at least \d+ tokens with its answer, more than the length 200"):
-        made.sample(200, 0, 0)
+        sample = made.sample(shortest, 0, index)
+        assert sample.tokens == count_bytes(sample.text) <= shortest - made.new_tokens
+    assert least_of(made, shortest - 1)
 
 
-def accepts(made, length):
+def least_of(made, length):
+    """The tokens that a refusal tells of; None where the length is not refused."""
     try:
         made.check(length)
-    except TitansError:
-        return False
-    return True
+    except TitansError as error:
+        return int(re.search(r"has at least ([\d,]+) tokens with its answer", str(error))[1].replace(",", ""))
+    return None
 
 
 def test_a_tokenizer_that_is_not_additive_ends_and_fits():
@@ -183,10 +191,10 @@ def test_seeds_and_indices_make_samples():
 
 
 def test_what_cannot_be_made_is_refused():
-    with pytest.raises(TitansError, match='no needle task "x": expected pk, n, w'):
+    with pytest.raises(TitansError, match='no needle task "x": expected pk, n, w, niah_multikey_1'):
         make("x")
     with pytest.raises(TitansError, match="books or essays"):
-        NeedleTask("n", count_bytes)
+        make_task("n", count_bytes)
 
 
 @pytest.mark.slow

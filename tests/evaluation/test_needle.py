@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
 from titans.data import byte_tokenizer
 from titans.data.books import Words
-from titans.data.ruler import NeedleTask
+from titans.data.ruler import make_task
 from titans.errors import TitansError
 from titans.evaluation.needle import needle, score
 from titans.evaluation.reading import Reader
@@ -120,6 +121,37 @@ def test_rulers_own_essays_are_no_deviation():
     assert "in place of RULER's essays" in told[0]
 
 
+def test_tasks_without_one_needle_have_no_depths_and_score_by_shares(tmp_path):
+    class Some(Half):
+        def answer(self, prompt, max_new_tokens, progress):
+            assert max_new_tokens == (30 if prompt.endswith("they are: ") else 128)
+            values = re.findall(r"One of the special magic numbers for .*? is: (\d+)\.", prompt)
+            return " ".join(values[:3])  # three of four
+
+    asked = ["niah_multivalue", "vt", "niah_multikey_1"], [2500], WORDS
+    result = needle(Some(), *asked, samples=5, folder=tmp_path)
+    assert [answer.score for answer in result.of("niah_multivalue", 2500)] == [0.75] * 5
+    assert result.accuracy("niah_multivalue", 2500) == (0.75, *wilson(3.75, 5))
+    assert result.accuracy("vt", 2500)[0] == 0
+    assert [result.has_depths(task) for task in result.tasks] == [False, False, True]
+    assert {answer.score for answer in result.of("niah_multikey_1", 2500)} <= {0.0, 1.0}
+    result.save(tmp_path)
+    cells = json.loads((tmp_path / "needle.json").read_text())["cells"]
+    assert [cell["depths"] == [None] * 10 for cell in cells] == [True, True, False]
+    assert (
+        needle(Some(), ["niah_multivalue", "vt", "niah_multikey_1"], [2500], WORDS, samples=5, folder=tmp_path)
+        == result
+    )
+    only = needle(Some(), ["vt"], [2500], samples=1)
+    only.save(tmp_path / "vt")  # a picture without heat maps
+    assert (tmp_path / "vt" / "needle.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rulers_names_are_the_same_tasks():
+    by_its_name, by_ours = (needle(Half(), [name], [1500], samples=2) for name in ("niah_single_1", "pk"))
+    assert by_its_name == by_ours
+
+
 def test_progress_follows_the_tokens():
     seen = []
     needle(Half(), ["pk"], [1000, 3000], samples=2, progress=lambda share, what: seen.append((share, what)))
@@ -150,7 +182,7 @@ def test_a_titans_model_gives_what_it_gives_on_the_whole_prompt(make_model):
     model, tokenizer = make_model("lmm").double(), byte_tokenizer()
     result = needle(Reader(model, tokenizer, piece_length=100), ["pk"], [650], samples=1)
     whole = Reader(model, tokenizer, piece_length=10_000)
-    task = NeedleTask("pk", whole.count)
+    task = make_task("pk", whole.count)
     expected = whole.answer(task.sample(650, 0, 0).text, 128)
     assert [answer.text for answer in result.answers] == [expected]
     assert expected

@@ -1,4 +1,4 @@
-"""`titans evaluate needle`: the single needle in a haystack of RULER."""
+"""`titans evaluate needle`: the needles in haystacks of RULER, its variable tracking and its word counts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ def needle(
         str, typer.Argument(metavar="MODEL", help="A folder or hub id: a Titans model, or any causal language model.")
     ],
     tasks: Annotated[
-        str, typer.Option(metavar="TASK,...", help="pk: a number in noise; n: a number in books; w: a uuid in books.")
+        str,
+        typer.Option(
+            metavar="TASK,...",
+            help="pk: a number in noise; n: a number in books; w: a uuid in books; niah_multikey_1, _2, _3, "
+            "niah_multivalue, niah_multiquery: among several needles; vt: a chain of variables; cwe, fwe: the "
+            "commonest words.",
+        ),
     ] = "pk,n,w",
     lengths: Annotated[
         str,
-        typer.Option(metavar="L,L,...", help="Tokens of text, question and 128 of the answer; 2K is 2,048."),
+        typer.Option(metavar="L,L,...", help="Tokens of text, question and answer; 2K is 2,048."),
     ] = "2048,4096,8192,16384",
     haystack: Annotated[
         list[str] | None,
-        typer.Option(help="Books or essays for n and w: files, folders, globs; may be repeated."),
+        typer.Option(help="Books or essays for the tasks that need them: files, folders, globs; may be repeated."),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Of each task and length; RULER takes 500.")] = 500,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many of them.")] = None,
@@ -41,7 +47,7 @@ def needle(
         typer.Option(metavar="DIR", help="Write needle.json, needle.png and every answer here, and go on from there."),
     ] = None,
 ) -> None:
-    """Find one fact in a long text: S-NIAH of RULER, at any length.
+    """Find facts in a long text: RULER's needles, variables and word counts, at any length.
 
     A Titans model reads in pieces, its memory carried along, in constant space; any other causal language model of
     Hugging Face reads with its key-value cache. With --out, each answer is kept as it comes: after Ctrl-C the same
@@ -50,14 +56,15 @@ def needle(
     [bold]Example:[/] titans evaluate needle runs/tiny-cpu --haystack books --lengths 2048,4096 --limit 20 --out report
     """
     from titans.data.books import read_words
+    from titans.data.ruler import canonical, needs_books
     from titans.evaluation.needle import PROTOCOL
     from titans.evaluation.needle import needle as measure
     from titans.evaluation.reading import load_reader
 
-    asked = [word.lower() for word in words(tasks)]
+    asked = [canonical(word.lower()) for word in words(tasks)]
     sizes = whole_numbers(lengths, "lengths")
     make_folder(out)
-    text = read_words(haystack) if haystack and asked != ["pk"] else None
+    text = read_words(haystack) if haystack and any(map(needs_books, asked)) else None
     silence_loading()
     reader = load_reader(model, device, write)
     with progress_bar() as progress:
@@ -85,4 +92,4 @@ def _print(result: NeedleResult) -> None:
         for length in result.lengths:
             share, low, high = result.accuracy(task, length)
             rows.append([task, f"{length:,}", f"{result.samples:,}", f"{share:.1%}", f"{low:.1%} – {high:.1%}"])
-    print_table(rows, f"needles in haystacks: {result.model}")
+    print_table(rows, f"RULER: {result.model}")

@@ -1,4 +1,4 @@
-"""S-NIAH of RULER on a model: which share of the needles it finds, by length and depth."""
+"""RULER on a model: which share of what is asked for it finds, by length, and by the needle's depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from titans import disk
 from titans.data.books import Words
-from titans.data.ruler import NEW_TOKENS, NeedleTask
+from titans.data.ruler import RulerTask, canonical, make_task, needs_books
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.progress import Progress, unseen, within
@@ -25,21 +25,21 @@ OFFICIAL_SAMPLES = 500
 BANDS = 10  # of depth, in the heat map
 KEPT = ("depth", "tokens", "references", "text", "score")  # of an answer
 PROTOCOL = (
-    "RULER S-NIAH (pk, n, w taken to be niah_single_1, _2, _3), the plain template, prompt and answer prefix + 128 ≤ "
-    "length in the model's own tokens without bos, greedy, 128 new tokens, a reference counts where the answer holds "
-    "it, case aside"
+    "RULER (pk, n, w taken to be niah_single_1, _2, _3), the plain template, prompt, answer prefix and new tokens ≤ "
+    "length in the model's own tokens without bos, greedy, 128 new tokens (vt 30, cwe 120, fwe 50), the share of the "
+    "references that the answer holds, case aside"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One needle, found or not.
+    """One question, answered or not.
 
     Args:
-        task: "pk", "n" or "w".
+        task: of `titans.data.ruler.TASKS`.
         length: tokens asked for.
         index: which sample.
-        depth: of the needle, percent.
+        depth: of the needle, percent; None where there is none, or not one alone.
         tokens: of the prompt and the answer's beginning.
         references: the right answers.
         text: what the model wrote.
@@ -49,7 +49,7 @@ class Answer:
     task: str
     length: int
     index: int
-    depth: float
+    depth: float | None
     tokens: int
     references: tuple[str, ...]
     text: str
@@ -91,8 +91,16 @@ class NeedleResult:
 
     def band(self, task: str, length: int, band: int) -> tuple[float, int] | None:
         """Return the mean score in a tenth of the depths, from the start of the text, and of how many; None of none."""
-        scores = [a.score for a in self.of(task, length) if min(int(a.depth * BANDS / 100), BANDS - 1) == band]
+        scores = [
+            a.score
+            for a in self.of(task, length)
+            if a.depth is not None and min(int(a.depth * BANDS / 100), BANDS - 1) == band
+        ]
         return (math.fsum(scores) / len(scores), len(scores)) if scores else None
+
+    def has_depths(self, task: str) -> bool:
+        """Whether a task asks for one needle, which lies somewhere."""
+        return any(answer.depth is not None for answer in self.answers if answer.task == task)
 
     def save(self, folder: Path) -> None:
         """Write `needle.json` and the picture `needle.png`, each whole or not at all.
@@ -134,13 +142,13 @@ def needle(
     folder: Path | None = None,
     progress: Progress = unseen,
 ) -> NeedleResult:
-    """Ask a model for needles.
+    """Ask a model for needles, variables and words.
 
     Args:
         reader: the model.
-        tasks: of "pk", "n" and "w".
-        lengths: tokens of a sample, the 128 of its answer among them.
-        words: the text of n and w.
+        tasks: of `titans.data.ruler.TASKS`, or by RULER's names.
+        lengths: tokens of a sample, those of its answer among them.
+        words: the text of the tasks that hide their needles in books.
         samples: of each task and length. Default 500, as RULER.
         seed: of the samples: the same for every model with the same tokenizer.
         folder: where answers are kept as they come, and from where an interrupted evaluation goes on. Default: nowhere.
@@ -152,10 +160,11 @@ def needle(
     Raises:
         TitansError: something does not fit, or the folder holds answers of another model, text or seed.
     """
+    tasks = [canonical(task) for task in tasks]
     for name, given in (("tasks", tasks), ("lengths", lengths)):
         if not given or len(set(given)) < len(given):
             raise TitansError(f"the {name} are {', '.join(map(str, given)) or 'none'}: expected one or more, each once")
-    made = {task: NeedleTask(task, reader.count, words) for task in tasks}
+    made = {task: make_task(task, reader.count, words) for task in tasks}
     for task in made.values():
         task.check(min(lengths))
     if reader.longest is not None and max(lengths) > reader.longest:
@@ -179,14 +188,14 @@ def needle(
 
 
 def _ask(
-    reader: Reader, task: NeedleTask, which: tuple[int, int, int], log: AnswerLog, show: Callable[[float], None]
+    reader: Reader, task: RulerTask, which: tuple[int, int, int], log: AnswerLog, show: Callable[[float], None]
 ) -> Answer:
     length, seed, index = which
-    key = f"{task.name}/{task.haystack.digest}/{length}/{index}"
+    key = f"{task.name}/{task.digest}/{length}/{index}"
     found = log.get(key)
     if found is None:
         sample = task.sample(length, seed, index)
-        text = reader.answer(sample.text, NEW_TOKENS, progress=show)
+        text = reader.answer(sample.text, task.new_tokens, progress=show)
         found = {
             "depth": sample.depth,
             "tokens": sample.tokens,
@@ -200,12 +209,16 @@ def _ask(
 
 def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tuple[str, ...]:
     found = []
-    if words is not None and set(tasks) & {"n", "w"}:
+    in_books = [task for task in tasks if needs_books(task)]
+    if words is not None and in_books:
         text = "books of Project Gutenberg" if words.gutenberg else "the given text"
         if not words.essays:
-            found.append(f"n and w hide their needle in {text} in place of RULER's essays")
+            found.append(f"{', '.join(in_books)} in {text} in place of RULER's essays")
         found.append("sentences end by punctuation and capitals, not by NLTK's model")
-    found.append("filled up word by word or line by line, not in steps of 500 words or 25 lines")
+    found.append(
+        "each sample as long as the length allows; RULER finds one size for all by bisection and takes 500 words or 25 "
+        "lines off a sample that is too long"
+    )
     if samples != OFFICIAL_SAMPLES:
         found.append(f"{samples} {'sample' if samples == 1 else 'samples'}, not {OFFICIAL_SAMPLES}")
     return tuple(found)
@@ -215,25 +228,25 @@ def _plot(result: NeedleResult) -> bytes:
     """Draw the heat maps of the tasks, and the accuracy by length beside them."""
     from matplotlib.figure import Figure
 
-    panels = len(result.tasks) + 1
+    mapped = [task for task in result.tasks if result.has_depths(task)]
     width = 1.8 + 0.55 * len(result.lengths)
-    figure = Figure(figsize=(width * len(result.tasks) + 5, 4.2), layout="constrained")
-    axes = figure.subplots(1, panels, width_ratios=[*[width] * len(result.tasks), 5], squeeze=False)[0]
+    figure = Figure(figsize=(width * len(mapped) + 5, 4.2), layout="constrained")
+    axes = figure.subplots(1, len(mapped) + 1, width_ratios=[*[width] * len(mapped), 5], squeeze=False)[0]
     labels = [_short(length) for length in result.lengths]
-    for panel, task in zip(axes[:-1], result.tasks, strict=True):
-        image = _heat_map(panel, result, task, labels)
-    figure.colorbar(image, ax=axes[:-1].tolist(), label="needles found", shrink=0.8)
+    images = [_heat_map(panel, result, task, labels) for panel, task in zip(axes[:-1], mapped, strict=True)]
+    if images:
+        figure.colorbar(images[0], ax=axes[:-1].tolist(), label="needles found", shrink=0.8)
     for shift, task in enumerate(result.tasks):
         points = [result.accuracy(task, length) for length in result.lengths]
         means = [mean for mean, _, _ in points]
         errors = [[max(0.0, m - low) for m, low, _ in points], [max(0.0, high - m) for m, _, high in points]]
         at = [position + 0.08 * (shift - (len(result.tasks) - 1) / 2) for position in range(len(labels))]
         axes[-1].errorbar(at, means, yerr=errors, marker="o", capsize=3, label=task)
-    axes[-1].set(xlabel="length, tokens", ylabel="needles found, with 95 % intervals", ylim=(-0.03, 1.03))
+    axes[-1].set(xlabel="length, tokens", ylabel="found, with 95 % intervals", ylim=(-0.03, 1.03))
     axes[-1].set_xticks(range(len(labels)), labels)
     axes[-1].grid(alpha=0.3)
     axes[-1].legend()
-    figure.suptitle(f"S-NIAH: {Path(result.model).name}, {result.samples} samples of each length")
+    figure.suptitle(f"RULER: {Path(result.model).name}, {result.samples} samples of each length")
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     return picture.getvalue()

@@ -1,12 +1,13 @@
-"""The text around a needle: lines of noise, or the words of books, as many as a number of tokens takes."""
+"""The text around needles: lines, or the words of books, as many as a number of tokens takes."""
 
 from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from titans.data.books import Words
 
@@ -40,20 +41,24 @@ class Haystack(ABC):
         """Return some units."""
 
     @abstractmethod
-    def place(self, units: int, draw: float) -> tuple[int, float]:
-        """Place a needle.
+    def least(self, needles: int) -> int:
+        """Return how many units it takes to hide some needles."""
+
+    @abstractmethod
+    def places(self, units: int, draws: Sequence[float]) -> list[tuple[int, float]]:
+        """Place needles, no two at one place.
 
         Args:
             units: how many the haystack has.
-            draw: from [0, 1), decides where.
+            draws: from [0, 1), one of each needle, decide where.
 
         Returns:
-            The unit before which the needle stands, and its depth in percent.
+            Of each needle the unit before which it stands, and its depth in percent.
         """
 
     @abstractmethod
-    def around(self, needle: str, units: int, position: int) -> str:
-        """Return the haystack with the needle in it."""
+    def around(self, needles: Sequence[str], units: int, positions: Sequence[int]) -> str:
+        """Return the haystack with needles in it, each before the unit of a number."""
 
     def room(self, units: int, tokens: int) -> int:
         """Say how many units more, or with a minus fewer, make up a number of tokens, at most.
@@ -101,35 +106,43 @@ class Haystack(ABC):
 
 
 class Lines(Haystack):
-    """One line, over and over; the needle is a line of its own before any of them.
+    """Lines; a needle is a line of its own before any of them.
 
     Args:
         count: counts the tokens of a text.
-        line: the line.
+        lines: endless.
+        text: what the digest names.
     """
 
     joint = "\n"
 
-    def __init__(self, count: Callable[[str], int], line: str) -> None:
-        super().__init__(count, line)
-        self._line = line
+    def __init__(self, count: Callable[[str], int], lines: Iterable[str], text: str) -> None:
+        super().__init__(count, text)
+        self._rest, self._lines = iter(lines), list[str]()
 
     def units(self, start: int, stop: int) -> list[str]:
         """Return some lines."""
-        return [self._line] * (stop - start)
+        self._lines += itertools.islice(self._rest, max(0, stop - len(self._lines)))
+        return self._lines[start:stop]
 
-    def place(self, units: int, draw: float) -> tuple[int, float]:
-        """Place a needle before a uniformly drawn line, see `Haystack.place`."""
-        position = int(draw * units)
-        return position, 100 * position / units
+    def least(self, needles: int) -> int:
+        """Return a line for each needle."""
+        return needles
 
-    def around(self, needle: str, units: int, position: int) -> str:
-        """Return the lines with the needle's among them."""
-        return self.joint.join([*self.units(0, position), needle, *self.units(position, units)])
+    def places(self, units: int, draws: Sequence[float]) -> list[tuple[int, float]]:
+        """Place needles before uniformly drawn lines, see `Haystack.places`."""
+        return [(position, 100 * position / units) for position in _distinct(draws, units)]
+
+    def around(self, needles: Sequence[str], units: int, positions: Sequence[int]) -> str:
+        """Return the lines with the needles' among them."""
+        lines: list[str] = []
+        for part, needle in _between(self, needles, units, positions):
+            lines += [*part, *needle]
+        return self.joint.join(lines)
 
 
 class Books(Haystack):
-    """Words from the first on, and again from the first after the last; the needle stands between two sentences.
+    """Words from the first on, and again from the first after the last; a needle stands between two sentences.
 
     Args:
         count: counts the tokens of a text.
@@ -149,17 +162,50 @@ class Books(Haystack):
             return list(words[start:stop])
         return [words[number % len(words)] for number in range(start, stop)]
 
-    def around(self, needle: str, units: int, position: int) -> str:
-        """Return the words with the needle among them; as in RULER, a space stands even at the very start and end."""
-        return " ".join((" ".join(self.units(0, position)), needle, " ".join(self.units(position, units))))
+    def least(self, needles: int) -> int:
+        """Return one word, around which all needles may stand."""
+        return 1
 
-    def place(self, units: int, draw: float) -> tuple[int, float]:
-        """Place a needle at one of 40 depths, in percent of the sentences, see `Haystack.place`."""
-        depth = DEPTHS[int(draw * len(DEPTHS))]
+    def places(self, units: int, draws: Sequence[float]) -> list[tuple[int, float]]:
+        """Place each needle at one of 40 depths, in percent of the sentences, see `Haystack.places`."""
+        depths = [DEPTHS[number] for number in _distinct(draws, len(DEPTHS))]
+        return [(self._sentence(units, depth), float(depth)) for depth in depths]
+
+    def around(self, needles: Sequence[str], units: int, positions: Sequence[int]) -> str:
+        """Return the words with the needles among them; as in RULER, a space stands even at the very start and end."""
+        parts: list[str] = []
+        for part, needle in _between(self, needles, units, positions):
+            parts += [" ".join(part), *needle]
+        return " ".join(parts)
+
+    def _sentence(self, units: int, depth: int) -> int:
+        """Return the word that begins the sentence at a depth."""
         starts, whole = self._text.starts, len(self._text.words)
         cycles, rest = divmod(units, whole)
         sentences = cycles * len(starts) + bisect.bisect_left(starts, rest)
         sentence = int(sentences * (depth / 100))  # RULER's rounding, to the last digit
         if sentence == sentences:
-            return units, float(depth)
-        return sentence // len(starts) * whole + starts[sentence % len(starts)], float(depth)
+            return units
+        return sentence // len(starts) * whole + starts[sentence % len(starts)]
+
+
+def _distinct(draws: Sequence[float], options: int) -> list[int]:
+    """Choose one of the options that are left for each draw from [0, 1)."""
+    chosen: list[int] = []
+    for draw in draws:
+        number = int(draw * (options - len(chosen)))
+        for taken in sorted(chosen):
+            number += number >= taken
+        chosen.append(number)
+    return chosen
+
+
+def _between(
+    haystack: Haystack, needles: Sequence[str], units: int, positions: Sequence[int]
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the units up to a needle and the needle, by position, and at last the units after all."""
+    done = 0
+    for position, needle in sorted(zip(positions, needles, strict=True)):
+        yield haystack.units(done, position), [needle]
+        done = position
+    yield haystack.units(done, units), []
