@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from titans import TitansError
 from titans.forecasting.stream import ForecastStream
-from titans.persistence.fingerprint import tensors_digest
+from titans.persistence.fingerprint import config_digest, fingerprint, tensors_digest
 
 L, H = 6, 2
 SIZES = {
@@ -464,6 +464,22 @@ def write(path, tensors, **changes):
     metadata = {"format": "titans-forecast-stream", "version": "1", **changes}
     metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
     path.write_bytes(safetensors.torch.save(tensors, metadata))
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_streams_saved_before_defaults_stopped_counting_are_known(make, tmp_path, memory):
+    model, path = make(), tmp_path / "stream"
+    stream = fed(model, series(model, 3 * L), memory=memory)
+    stream.save(path)
+    names = set(model.config.hints()) - {"use_cache", "initializer_range"}
+    digest = config_digest({name: getattr(model.config, name) for name in names})
+    old = f"{digest}-{fingerprint(model).split('-')[1]}"
+    tensors = safetensors.torch.load(path.read_bytes())
+    write(path, tensors, fingerprint=old)
+    assert torch.equal(ForecastStream.load(path, model).forecast().prediction, stream.forecast().prediction)
+    write(path, tensors, fingerprint=f"0{old[1:]}" if old[0] != "0" else f"1{old[1:]}")
+    with pytest.raises(TitansError, match="belongs to another model"):
+        ForecastStream.load(path, model)
 
 
 def test_files_whose_parts_do_not_fit(make, tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans import MemoryState, TitansError, WritePolicy, disk
+from titans import MemoryState, TitansConfig, TitansError, TitansForCausalLM, WritePolicy, disk
 from titans.persistence import FingerprintError, StateFileError, fingerprint
 from titans.persistence.state_file import _checksum, _metadata, dump, parse
 from titans.persistence.tree import flatten
@@ -123,6 +124,51 @@ def test_fingerprints(tiny, other, make_model):
     with torch.no_grad():
         changed.model.norm.weight[0] += 1
     assert fingerprint(changed) != fingerprint(tiny)
+
+
+def old_form(data, model):
+    """Write the header of a state file as it once was: fingerprint and configuration with all defaults."""
+    names = set(model.config.hints()) - {"use_cache", "tie_word_embeddings", "initializer_range"}
+    config = {name: getattr(model.config, name) for name in names if not name.endswith("token_id")}
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+    metadata, tensors = _metadata(lambda start, end: data[start:end]), safetensors.torch.load(data)
+    del metadata["checksum"]
+    metadata |= {"config": json.dumps(config), "fingerprint": f"{digest}-{fingerprint(model).split('-')[1]}"}
+    return safetensors.torch.save(tensors, {**metadata, "checksum": _checksum(tensors, metadata)})
+
+
+def test_states_saved_before_defaults_stopped_counting_are_known(tiny, other, make_model, read, same):
+    _, state = read(tiny, 7)
+    old = old_form(dump(state, tiny), tiny)
+    assert parse(old, tiny)[1].fingerprint.split("-")[0] != fingerprint(tiny).split("-")[0]
+    same(parse(old, tiny)[0], state)
+    with pytest.raises(FingerprintError, match="other weights"):
+        parse(old, other)
+    with pytest.raises(FingerprintError, match=r"configuration \(sliding_window\)"):
+        parse(old, make_model("mac", torch.float32, sliding_window=6))
+
+
+class LaterConfig(TitansConfig):
+    """The configuration of a library that has one field more."""
+
+    memory_novelty: float = 0.5
+
+
+def test_a_field_more_changes_nothing_while_it_has_its_default(tiny, read, same):
+    _, state = read(tiny, 7)
+    data, old = dump(state, tiny), old_form(dump(state, tiny), tiny)
+    later = TitansForCausalLM(LaterConfig(**{name: getattr(tiny.config, name) for name in TitansConfig.hints()}))
+    later.load_state_dict(tiny.state_dict())
+    assert fingerprint(later) == fingerprint(tiny)
+    for saved in (data, old):
+        same(parse(saved, later)[0].layers, state.layers)
+    same(parse(dump(read(later, 7)[1], later), tiny)[0].layers, state.layers)  # and back
+    later.config.memory_novelty = 0.6
+    for saved in (data, old):
+        with pytest.raises(FingerprintError, match=r"configuration \(memory_novelty\)"):
+            parse(saved, later)
+    with pytest.raises(FingerprintError, match=r"configuration \(memory_novelty\)"):
+        parse(dump(read(later, 7)[1], later), tiny)
 
 
 @pytest.mark.parametrize("fields", [{}, {"memory_chunk_size": 4}])

@@ -12,6 +12,7 @@ import torch
 
 from titans import MemoryState, MemoryStore, TitansError, WritePolicy
 from titans.persistence import (
+    Census,
     ConflictError,
     FingerprintError,
     InvalidNameError,
@@ -53,6 +54,7 @@ def test_a_session_goes_on_in_another_store(store, root, tiny, read, same):
     info = store.put("t", "s", state, expected=None)
     assert dataclasses.replace(info, bytes=0, created="", updated="").__dict__ == {
         "tenant": "t", "session": "s", "version": 1, "tokens": 7, "bytes": 0, "created": "", "updated": "",
+        "foreign": False,
     }  # fmt: skip
     for reader in (store, MemoryStore(root, tiny)):
         stored = reader.get("t", "s")
@@ -135,6 +137,26 @@ def test_a_session_is_one_row_of_this_model(store, root, tiny, other, read):
     with pytest.raises(FingerprintError, match="'s'") as caught:
         MemoryStore(root, other).get("t", "s")
     assert str(root).removeprefix("memory:") not in str(caught.value)
+
+
+def test_memories_of_another_model_are_marked(store, root, tiny, other, read):
+    store.put("t", "a", read(tiny, 3)[1], expected=0)
+    foreign = MemoryStore(root, other)
+    foreign.put("t", "b", read(other, 3)[1], expected=0)
+    assert [info.foreign for info in store.list("t")] == [False, True]
+    assert [info.foreign for info in foreign.list("t")] == [True, False]
+    assert (store.info("t", "b").foreign, foreign.info("t", "b").foreign) == (True, False)
+    assert store.get("t", "a").info.foreign is False
+    store._folder.create("u=0/c=0/000000000001.safetensors", b"damaged")
+    store.put("u", "gone", read(tiny, 3)[1], expected=0)
+    store.delete("u", "gone")
+    for one, count in ((store, 1), (foreign, 1)):
+        assert one.count() == Census(tenants=2, sessions=3, foreign=count, damaged=1)
+    assert store.tenants() == ["t", "u"]
+    assert store.reset("t", "b").foreign is False
+    assert store.count().foreign == 0
+    assert foreign.count().foreign == 2
+    assert foreign.info("t", "b").foreign
 
 
 def test_weights_that_change_leave_no_memory_valid(root, other, read):

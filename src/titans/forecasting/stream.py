@@ -20,7 +20,7 @@ from titans.models.configuration import VARIANTS
 from titans.models.forecasting import ForecastOutput, TitansForForecasting
 from titans.models.memory_state import MemoryState
 from titans.persistence import state_file
-from titans.persistence.fingerprint import fingerprint, tensors_digest
+from titans.persistence.fingerprint import fingerprint, is_of, tensors_digest
 
 FORMAT, VERSION = "titans-forecast-stream", "1"
 
@@ -228,7 +228,7 @@ class ForecastStream:
                 f"this is no stream file, or a damaged one ({error}): use a copy that is whole"
             ) from error
         state = None if memory is None else state_file.parse(memory.numpy().tobytes(), model)[0]  # may name a field
-        if theirs != fingerprint(model):
+        if not is_of(theirs, None, model):
             raise TitansError("the stream belongs to another model: load the model that it was saved with")
         channels = width - model.config.num_future_covariates
         stream = cls(model, series, channels, memory is not None, tensors.get("static"))

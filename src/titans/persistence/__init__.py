@@ -10,10 +10,11 @@ from titans.persistence.errors import (
     UnknownSessionError,
 )
 from titans.persistence.fingerprint import fingerprint
-from titans.persistence.sessions import SessionInfo, Stored
+from titans.persistence.sessions import Census, SessionInfo, Stored
 from titans.persistence.store import MemoryStore
 
 __all__ = [
+    "Census",
     "ConflictError",
     "FingerprintError",
     "InvalidNameError",

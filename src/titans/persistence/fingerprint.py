@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from titans.models.configuration import StackConfig
 from titans.models.origin import weights_version
 
 # Fields that no state depends on: the head, the tokenizer's business, and how the weights once came about.
@@ -23,6 +25,8 @@ _IRRELEVANT = {
     "pad_token_id",
 }
 
+_DEFAULT = object()  # in place of a field that is not told
+
 # The digest of the weights as of a version: reading gigabytes takes seconds.
 _known: WeakKeyDictionary[nn.Module, tuple[int, str]] = WeakKeyDictionary()
 
@@ -34,8 +38,59 @@ def base(model: Any) -> nn.Module:
 
 
 def relevant_config(model: Any) -> dict[str, Any]:
-    """Return the fields of a model's configuration that matter to its states."""
-    return {name: getattr(model.config, name) for name in model.config.hints() if name not in _IRRELEVANT}
+    """Return the fields of a model's configuration that matter to its states: the variant, and what is no default.
+
+    What is left at its default says nothing, so that a field that a later version adds changes no fingerprint.
+    """
+    return _told(_all_fields(model), model)
+
+
+def differences(config: Mapping[str, Any], model: Any) -> list[str]:
+    """Name the fields in which a saved configuration, with or without its defaults, is not that of a model."""
+    theirs, mine = _told(config, model), relevant_config(model)
+    return [name for name in sorted({*theirs, *mine}) if theirs.get(name, _DEFAULT) != mine.get(name, _DEFAULT)]
+
+
+def is_of(mark: str, config: Mapping[str, Any] | None, model: Any) -> bool:
+    """Tell whether a saved fingerprint is that of a model.
+
+    Fingerprints once counted the defaults, too, of all the fields that there were. What was saved then is still known
+    by its configuration or, where the file holds none, while there are the same fields.
+
+    Args:
+        mark: the fingerprint.
+        config: the configuration that was saved with it, with or without defaults; None for none.
+        model: the model.
+
+    Returns:
+        Whether it is.
+    """
+    mine = fingerprint(model)
+    if mark == mine or mark.partition("-")[2] != mine.partition("-")[2]:
+        return mark == mine
+    if config is not None:
+        return not differences(config, model)
+    every = {name: value for name, value in _all_fields(model).items() if name not in _IRRELEVANT}
+    return mark.partition("-")[0] == config_digest(every)
+
+
+def _all_fields(model: Any) -> dict[str, Any]:
+    return {name: getattr(model.config, name) for name in _names(type(model.config))}
+
+
+@cache
+def _names(kind: type[StackConfig]) -> tuple[str, ...]:
+    return tuple(kind.hints())
+
+
+def _told(config: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """Leave out of a configuration what matters to no state and what is a default."""
+    kind = type(model.config)
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in _IRRELEVANT and (name == "variant" or value != getattr(kind, name, _DEFAULT))
+    }
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
@@ -52,7 +107,7 @@ def fingerprint(model: Any) -> str:
         model: a `TitansModel` or `TitansForCausalLM`.
 
     Returns:
-        `"<configuration>-<weights>"`, 16 hexadecimal digits each.
+        `"<configuration>-<weights>"`, 16 hexadecimal digits each; fields at their defaults do not count.
     """
     inner = base(model)
     version = weights_version(inner)

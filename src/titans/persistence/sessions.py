@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from titans.models.memory_state import MemoryState
 from titans.persistence.names import to_folder
@@ -27,6 +27,7 @@ class SessionInfo:
         bytes: size of its file.
         created: when it was first written, ISO 8601 in UTC.
         updated: when it was last written.
+        foreign: another model made it, or this one under other weights: it can be reset, exported and deleted.
     """
 
     tenant: str
@@ -36,6 +37,24 @@ class SessionInfo:
     bytes: int
     created: str
     updated: str
+    foreign: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Census:
+    """What a store holds.
+
+    Args:
+        tenants: who have, or had, sessions.
+        sessions: of all of them.
+        foreign: how many of these are of another model.
+        damaged: how many cannot be read.
+    """
+
+    tenants: int
+    sessions: int
+    foreign: int
+    damaged: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +87,12 @@ class Place(NamedTuple):
         """The file of one version."""
         return f"{self.folder}/{version:012d}.safetensors"
 
-    def describe(self, version: Version, header: Header) -> SessionInfo:
-        """Put together what is known."""
-        times = header.created, header.updated
-        return SessionInfo(self.tenant, self.session, version.number, header.tokens, version.bytes, *times)
+    def describe(self, version: Version, header: Header, model: Any) -> SessionInfo:
+        """Put together what is known; the model is the store's."""
+        return SessionInfo(
+            self.tenant, self.session, version.number, header.tokens, version.bytes, header.created, header.updated,
+            foreign=not header.is_of(model),
+        )  # fmt: skip
 
 
 class Version(NamedTuple):

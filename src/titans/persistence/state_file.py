@@ -21,7 +21,7 @@ from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
 from titans.persistence.errors import FingerprintError, StateFileError
-from titans.persistence.fingerprint import base, config_digest, fingerprint, relevant_config, tensors_digest
+from titans.persistence.fingerprint import base, differences, fingerprint, is_of, relevant_config, tensors_digest
 from titans.persistence.tree import flatten, unflatten
 
 FORMAT, VERSION = "titans-memory-state", "1"
@@ -38,7 +38,7 @@ class Header:
 
     Args:
         fingerprint: of the model that made the state.
-        config: the fields of its configuration that matter to a state.
+        config: the fields of its configuration that matter to a state; defaults may be left out.
         variant: its variant.
         tokens: positions read; of several rows, the most.
         created: when the first state of this memory was saved, ISO 8601 in UTC.
@@ -51,6 +51,10 @@ class Header:
     tokens: int
     created: str
     updated: str
+
+    def is_of(self, model: Any) -> bool:
+        """Tell whether a model made the state."""
+        return is_of(self.fingerprint, self.config, model)
 
 
 def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
@@ -227,15 +231,11 @@ def _check_origin(origin: Origin | None, model: Any) -> None:
 
 
 def _check_fingerprint(header: Header, model: Any) -> None:
-    mine, config = fingerprint(model), relevant_config(model)
-    if header.fingerprint == mine:
+    if header.is_of(model):
         return
-    what = "other weights"
-    if header.fingerprint.partition("-")[0] != config_digest(config):
-        names = sorted({*config, *header.config})
-        differ = [name for name in names if header.config.get(name) != config.get(name)]
-        what = f"another configuration ({', '.join(differ)})"
+    fields = differences(header.config, model)
+    what = f"another configuration ({', '.join(fields)})" if fields else "other weights"
     raise FingerprintError(
         f"the state belongs to a model of {what}, with the fingerprint {header.fingerprint}, and this model's is "
-        f"{mine}: load the model that made the state"
+        f"{fingerprint(model)}: load the model that made the state"
     )

@@ -21,8 +21,8 @@ from titans.persistence.errors import ConflictError, LimitError, StateFileError
 from titans.persistence.fingerprint import base, fingerprint
 from titans.persistence.folders import open_folder
 from titans.persistence.names import check_name
-from titans.persistence.sessions import DELETED, Place, SessionInfo, Stored, Version
-from titans.persistence.state_file import Header, dump, parse, read_header
+from titans.persistence.sessions import DELETED, Census, Place, SessionInfo, Stored, Version
+from titans.persistence.state_file import dump, parse, read_header
 from titans.persistence.versions import Versions, unknown
 
 logger = logging.getLogger(__name__)
@@ -221,6 +221,24 @@ class MemoryStore:
         state, header = parse(data, self._model)
         return self._write(place, state, self._versions.newest(place), header.created)
 
+    def tenants(self) -> builtins.list[str]:
+        """Return the names of the tenants, sorted; some may have no sessions any more."""
+        return self._versions.tenants()
+
+    def count(self) -> Census:
+        """Count the sessions, and those that this model cannot go on from; opens every session's file."""
+        tenants, sessions, foreign, damaged = self.tenants(), 0, 0, 0
+        for tenant in tenants:
+            for session in self._versions.names(tenant):
+                try:
+                    info = self.info(tenant, session)
+                except StateFileError:
+                    damaged += 1
+                    continue
+                sessions += info is not None
+                foreign += info is not None and info.foreign
+        return Census(len(tenants), sessions + damaged, foreign, damaged)
+
     def check(self) -> None:
         """Find out whether the store can be written, by writing a small file and removing it.
 
@@ -237,11 +255,12 @@ class MemoryStore:
             return cached[1]
         state, header = parse(self._folder.read(place.file(newest.number)), self._model)
         _check_one_row(state)
-        return self._keep(state, header, place.describe(newest, header))
+        return self._keep(state, place.describe(newest, header, self._model))
 
     def _info(self, place: Place, newest: Version) -> SessionInfo:
         file = place.file(newest.number)
-        return place.describe(newest, read_header(lambda start, end: self._folder.read(file, start, end)))
+        header = read_header(lambda start, end: self._folder.read(file, start, end))
+        return place.describe(newest, header, self._model)
 
     def _listed(self, tenant: str, session: str) -> SessionInfo | None:
         try:
@@ -250,9 +269,9 @@ class MemoryStore:
             logger.warning("a session is left out of a list: %s", error)
             return None
 
-    def _keep(self, state: MemoryState, header: Header, info: SessionInfo) -> Stored:
+    def _keep(self, state: MemoryState, info: SessionInfo) -> Stored:
         stored = Stored(state, info.version, info)
-        self._cache.put(Place(info.tenant, info.session), (header.fingerprint, stored), state.nbytes)
+        self._cache.put(Place(info.tenant, info.session), (fingerprint(self._model), stored), state.nbytes)
         return stored
 
     def _write(self, place: Place, state: MemoryState, newest: Version, created: str | None = None) -> SessionInfo:
@@ -267,9 +286,9 @@ class MemoryStore:
         self._check_size(len(data))
         written = self._versions.write(place, newest, data)
         header = read_header(lambda start, end: data[start:end])
-        info = place.describe(written, header)
+        info = place.describe(written, header, self._model)
         copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
-        self._keep(dataclasses.replace(copy, origin=Origin.of(self._model)), header, info)
+        self._keep(dataclasses.replace(copy, origin=Origin.of(self._model)), info)
         return info
 
     def _check_size(self, size: int) -> None:

@@ -38,6 +38,10 @@ class Versions:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
 
+    def tenants(self) -> list[str]:
+        """Return the names of the tenants, sorted, some of whom may have no sessions any more."""
+        return sorted(filter(None, map(to_name, self.folder.folders(""))))
+
     def names(self, tenant: str) -> list[str]:
         """Return the names of a tenant's sessions, sorted, some of which may be deleted."""
         return sorted(filter(None, map(to_name, self.folder.folders(to_folder(tenant)))))

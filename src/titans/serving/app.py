@@ -64,7 +64,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.engine.start()
+        service.start()
         yield
         await service.drain()
 
@@ -106,14 +106,15 @@ async def page() -> FileResponse:
 
 
 @plain.get("/healthz")
-async def health(request: Request) -> dict[str, str]:
-    """Tell whether requests are taken."""
+async def health(request: Request) -> dict[str, Any]:
+    """Tell whether requests are taken, and what the store held at the start, once it is counted."""
     service: Service = request.app.state.service
     if service.draining:
         raise ApiError(503, "the server is stopping", "stopping")
     if not service.engine.alive:
         raise ApiError(500, "the engine has stopped: start the server again", "engine_stopped")
-    return {"status": "ok"}
+    counted = service.census and dataclasses.asdict(service.census)
+    return {"status": "ok", "memories_at_start": counted}
 
 
 @plain.get("/metrics")

@@ -21,7 +21,7 @@ _STATUS: tuple[tuple[type[TitansError], int, str], ...] = (
     (ConflictError, 409, "memory_conflict"),
     (InvalidNameError, 400, "invalid_name"),
     (LimitError, 413, "memory_limit"),
-    (FingerprintError, 409, "memory_of_another_model"),
+    (FingerprintError, 422, "memory_of_another_model"),  # 409 is tried again
 )
 
 

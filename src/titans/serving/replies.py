@@ -124,4 +124,5 @@ def session(info: SessionInfo) -> dict[str, Any]:
         "bytes": info.bytes,
         "created": info.created,
         "updated": info.updated,
+        "foreign": info.foreign,
     }

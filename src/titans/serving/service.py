@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ import torch
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts, write_modes
-from titans.persistence import MemoryStore, SessionInfo, StateFileError, Stored
+from titans.persistence import Census, MemoryStore, SessionInfo, StateFileError, Stored
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError
 from titans.serving.jobs import Finished, Job, MemoryReport
@@ -55,6 +56,24 @@ class Service:
         self.tasks: set[asyncio.Task[None]] = set()
         self.imports = asyncio.Semaphore(2)
         self.disk = ThreadPoolExecutor(4, "titans-store")
+        self.census: Census | None = None  # None until the store has been counted
+
+    def start(self) -> None:
+        """Start the engine, and count what the store holds, which may take a while and holds up nothing."""
+        self.engine.start()
+        threading.Thread(target=self._count, name="titans-census", daemon=True).start()
+
+    def _count(self) -> None:
+        try:
+            self.census = census = self.store.count()
+        except TitansError as error:
+            logger.error("the memories cannot be counted: %s", error)
+            return
+        known = f"{census.sessions:,} memories of {census.tenants:,} tenants, {census.damaged:,} of them damaged"
+        if census.foreign:
+            logger.warning("%s and %s of another model: see titans memories", known, f"{census.foreign:,}")
+        else:
+            logger.info(known)
 
     async def drain(self) -> None:
         """Take no more requests, finish what runs, save it, and stop."""
