@@ -75,7 +75,8 @@ def is_of(mark: str, config: Mapping[str, Any] | None, model: Any) -> bool:
 
 
 def _all_fields(model: Any) -> dict[str, Any]:
-    return {name: getattr(model.config, name) for name in _names(type(model.config))}
+    kind: Any = type(model.config)  # mypy takes classes of configurations for not hashable
+    return {name: getattr(model.config, name) for name in _names(kind)}
 
 
 @cache
