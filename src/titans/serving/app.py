@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
@@ -20,6 +19,7 @@ from titans.errors import TitansError
 from titans.serving import completions, memories
 from titans.serving.access import Access
 from titans.serving.errors import ApiError, as_api_error
+from titans.serving.fields import check_query
 from titans.serving.metrics import Metrics
 from titans.serving.middleware import BodyLimit, Observed
 from titans.serving.service import Service
@@ -71,8 +71,9 @@ def create_app(
     # The usual documentation pages load scripts from elsewhere; the schema is at /openapi.json.
     app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.model_id, app.state.limits, app.state.metrics = service, model_id, limits, metrics
-    for router in (completions.router, memories.router, models, plain):
-        app.include_router(router)
+    for router in (completions.router, memories.router, models):
+        app.include_router(router, dependencies=[Depends(check_query)])
+    app.include_router(plain)
     app.mount("/static", StaticFiles(directory=str(PAGE)))
     _add_errors(app)
     app.add_middleware(BodyLimit, limit=limits.body, imports=limits.state)
@@ -137,10 +138,12 @@ def _add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return ApiError(400, "the body is no JSON").response()
-        # Of a choice between types, pydantic names each that was tried: no part of the field's name.
-        where = ".".join(str(part) for part in first["loc"][1:] if not re.search(r"[\[(-]", str(part)))
-        message = first["msg"].removeprefix("Value error, ")
-        return ApiError(400, f"{where}: {message}" if where else message, param=where or None).response()
+        where = ".".join(map(str, first["loc"][1:]))
+        if first["type"] == "missing":
+            message = f"{where or 'the body'} is missing"
+        else:
+            message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        return ApiError(400, message, param=where or None).response()
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:

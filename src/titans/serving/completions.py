@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from titans.data.tokenizers import encode
 from titans.serving.errors import ApiError, as_api_error
+from titans.serving.fields import Message
 from titans.serving.jobs import Finished, Job
 from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
 from titans.serving.rows import Piece, TracedToken
-from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest, Message
+from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest
 from titans.serving.service import Service
 
 DEFAULT_MAX_TOKENS = 256
@@ -52,10 +53,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     return await _answer(request, body, CHAT, lambda: _chat_tokens(request, body.messages), limit)
 
 
-def _tokens(request: Request, prompt: str | list[Any]) -> Prompt:
-    """Return the tokens of a prompt: a text or tokens, or a list of one of these."""
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        prompt = prompt[0]
+def _tokens(request: Request, prompt: str | list[int]) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(_encode(request, prompt), [])
     largest = request.app.state.service.engine.model.config.vocab_size - 1

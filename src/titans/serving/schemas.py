@@ -1,38 +1,19 @@
-"""The requests of the API. Fields that OpenAI's clients may send and that mean nothing here are ignored."""
+"""The requests of the API; `fields` says what is taken of OpenAI's."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+
+from titans.serving import fields
+from titans.serving.errors import ApiError
 
 LARGEST_SEED = (1 << 63) - 1
 
-
 NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._@+-]{1,63}")  # of a user or a memory; without the colon that joins them
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {  # OpenAI's fields, and the values that ask for nothing
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (),
-    "tools": ([],),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "frequency_penalty": (0, 0.0),
-    "presence_penalty": (0, 0.0),
-    "response_format": ({"type": "text"},),
-}
+_NAME_RULE = "the name is not 1 to 63 letters, digits or ._@+-, of which one is no point"
 
 
 def _encodable(text: str) -> str:
@@ -45,28 +26,42 @@ def _encodable(text: str) -> str:
 
 def _name(text: str) -> str:
     if not NAME.fullmatch(text):
-        raise ValueError("the name is not 1 to 63 letters, digits or ._@+-, of which one is no point")
+        raise ValueError(_NAME_RULE)
     return text
 
 
-def _as_list(stop: Any) -> Any:
-    return [] if stop in (None, "") else [stop] if isinstance(stop, str) else stop
+def _asks_for_nothing(schema: dict[str, Any]) -> None:
+    """Tell in a schema which of OpenAI's other fields may be there."""
+    for name, harmless in fields.UNSUPPORTED.items():
+        schema["properties"][name] = {"enum": [None, *harmless], "description": "Not supported: these ask for nothing."}
+    for name in sorted(fields.IGNORED):
+        schema["properties"][name] = {"description": "Changes nothing."}
+    schema["additionalProperties"] = False
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"})]
 Token = Annotated[int, Field(ge=0)]
-Stop = Annotated[
-    list[Annotated[Text, StringConstraints(min_length=1, max_length=256)]],
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str] | None),
-    Field(max_length=4),
-]
+OneOf = Annotated[list[str] | list[list[Token]], Field(min_length=1, max_length=1)]
+Prompt = Annotated[str | list[int], PlainValidator(fields.prompt, json_schema_input_type=str | list[Token] | OneOf)]
+OneStop = Annotated[str, Field(max_length=fields.LONGEST_STOP)]
+Stops = Annotated[list[Annotated[OneStop, Field(min_length=1)]], Field(max_length=fields.MOST_STOPS)]
+Stop = Annotated[list[str], PlainValidator(fields.stops, json_schema_input_type=OneStop | Stops | None)]
 
 
 class StreamOptions(BaseModel):
-    """OpenAI's `stream_options`."""
+    """OpenAI's `stream_options`; nothing here needs obfuscation."""
+
+    model_config = ConfigDict(strict=True)
 
     include_usage: bool | None = False
+    include_obfuscation: bool | None = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, options: Any) -> Any:
+        fields.check_fields(options, cls.model_fields, where="stream_options")
+        return options
 
 
 class GenerationRequest(BaseModel):
@@ -86,7 +81,7 @@ class GenerationRequest(BaseModel):
         trace: tell of every token read how surprising it was and whether it was written.
     """
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, json_schema_extra=_asks_for_nothing)
 
     model: Text
     temperature: float | None = Field(None, ge=0, le=100)
@@ -102,17 +97,14 @@ class GenerationRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unsupported(cls, body: Any) -> Any:
-        for name, harmless in UNSUPPORTED.items() if isinstance(body, dict) else ():
-            value = body.get(name)
-            if value is not None and not any(value == x and type(value) is type(x) for x in harmless):
-                raise ValueError(f"{name} is not supported: leave it out")
+    def _check_fields(cls, body: Any) -> Any:
+        fields.check_fields(body, cls.model_fields, unsupported=fields.UNSUPPORTED, ignored=fields.IGNORED)
         return body
 
     @model_validator(mode="after")
     def _check_user(self) -> Self:
-        if self.memory is not None and self.user:
-            _name(self.user)
+        if self.memory is not None and self.user and not NAME.fullmatch(self.user):
+            raise ApiError(400, f"user: {_NAME_RULE}, where a memory is named", "invalid_name", "user")
         return self
 
 
@@ -124,7 +116,7 @@ class CompletionRequest(GenerationRequest):
         max_tokens: to say at most. Default 256.
     """
 
-    prompt: Text | list[Token] | Annotated[list[Text] | list[list[Token]], Field(min_length=1, max_length=1)]
+    prompt: Prompt
     max_tokens: int | None = Field(None, ge=1)
 
 
@@ -132,19 +124,18 @@ class ContentPart(BaseModel):
     """A part of a message."""
 
     type: Literal["text"]
-    text: Text
+    text: str
 
 
-class Message(BaseModel):
-    """A message of a chat."""
+class MessageBody(BaseModel):
+    """A message of a chat, as it is sent."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[ContentPart] | None = None
+    content: str | list[ContentPart] | None = None
 
-    @property
-    def text(self) -> str:
-        """The content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
+
+Bodies = Annotated[list[MessageBody], Field(min_length=1)]
+Messages = Annotated[list[fields.Message], PlainValidator(fields.messages, json_schema_input_type=Bodies)]
 
 
 class ChatRequest(GenerationRequest):
@@ -156,7 +147,7 @@ class ChatRequest(GenerationRequest):
         max_completion_tokens: OpenAI's new name for it.
     """
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Messages
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
 
@@ -165,3 +156,9 @@ class ForkRequest(BaseModel):
     """Body of `/v1/memories/{user}/{memory}/fork`."""
 
     to: Name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, body: Any) -> Any:
+        fields.check_fields(body, cls.model_fields)
+        return body
