@@ -6,7 +6,9 @@ import shutil
 import pytest
 import torch
 
-from titans import WritePolicy
+from titans import TitansError, WritePolicy
+from titans.evaluation.reading import load_reader
+from titans.training.pretrained import load_write_policy
 
 TEXT = "the memory takes in what surprises it, and nothing else. " * 12
 
@@ -30,12 +32,37 @@ def test_calibrate_then_follow(titans, folder, tmp_path):
     assert json.loads((tmp_path / "out" / "calibration.json").read_text())["policy"]["decay"] == policy.decay
     for name in ("always", "never", "gated, decay 1e-05", "gated, decay 5e-05"):
         assert name in printed
+    best = json.loads((folder / "write_policy.json").read_text())["best"]
+    assert f"best           {best}: the default of --write for this model from now on" in printed
     # a policy that cannot be missed: all but the last layer's tokens are skipped
     WritePolicy("gated", (1e9, -1e9), (0.0, 0.0), (1e9, 1e9)).save(folder)
     printed = titans("evaluate", "perplexity", folder, text, "--write", "gated").stdout
     assert "memory         written 50.0%, skipped 50.0%, dropped 0.0%" in printed
     assert "written 0.0%, skipped 100.0%" in titans("evaluate", "perplexity", folder, text, "--write", "never").stdout
     assert "written 100.0%" in titans("evaluate", "perplexity", folder, text).stdout
+
+
+@pytest.mark.parametrize(("best", "share"), [("always", "100.0%"), ("gated", "50.0%"), ("never", "0.0%")])
+def test_what_calibration_found_best_is_the_default(titans, folder, tmp_path, best, share):
+    WritePolicy("gated", (1e9, -1e9), (0.0, 0.0), (1e9, 1e9)).save(folder, best)
+    text = tmp_path / "text.txt"
+    assert f"memory         written {share}" in titans("evaluate", "perplexity", folder, text).stdout
+    assert load_reader(str(folder)).write == best
+    assert load_write_policy(str(folder), None).write == best
+    assert load_write_policy(str(folder), "never").write == "never"
+    page = tmp_path / "page.html"
+    titans("inspect", folder, "--file", text, "--out", page)
+    assert f'"write": "{best}"' in page.read_text()
+
+
+def test_a_policy_of_before_writes_always(folder):
+    path = WritePolicy("gated", (1.0,), (1.0,), (1.0,)).save(folder, "never")
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in values.items() if key != "best"}))
+    assert load_write_policy(str(folder), None).write == "always"
+    path.write_text(json.dumps({**values, "best": "often"}))
+    with pytest.raises(TitansError, match="best='often' is unknown: choose one of always, gated, never"):
+        load_write_policy(str(folder), None)
 
 
 def test_generate_follows_the_policy(titans, folder, monkeypatch):

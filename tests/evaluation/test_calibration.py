@@ -83,6 +83,8 @@ def test_calibrates(make_model, tmp_path, variant):
     assert [r.written for r in found.readings][:2] == [1.0, 0.0]
     gated = found.readings[2:]
     assert found.policy.decay == (1e-5, 3e-5, 5e-5)[min(range(3), key=lambda i: gated[i].perplexity)]
+    lowest = min(found.readings, key=lambda reading: reading.perplexity)
+    assert found.best == lowest.name.split(",")[0]
     for reading in gated:
         assert reading.written + reading.skipped + reading.dropped == pytest.approx(1)
         assert math.isfinite(reading.perplexity)

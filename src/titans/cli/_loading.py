@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from titans.models.write_policy import WriteCounts
 
 Write = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--write",
         metavar="always|gated|never",
         help="What the memory takes in: every token, what surprises (after titans calibrate), or nothing.",
+        show_default="what titans calibrate found best, else always",
     ),
 ]
 

@@ -37,7 +37,7 @@ def babilong(
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many of these.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of stories, texts and places.")] = 0,
     device: Annotated[str | None, typer.Option(help="As cpu or cuda. Default: the best of this machine.")] = None,
-    write: Write = "always",
+    write: Write = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write babilong.json and a plot here, and keep all answers.")
     ] = None,

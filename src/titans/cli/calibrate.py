@@ -31,7 +31,9 @@ def calibrate(
     """Find out what surprises a model, so that its memory can write that only.
 
     Half of the tokens set the thresholds of each memory layer, the other half how fast it forgets. The policy goes
-    into MODEL/write_policy.json, where --write gated finds it. Use text like that which the model will read.
+    into MODEL/write_policy.json, where --write gated finds it; which of always, gated and never had the lowest
+    perplexity is the default of --write from then on. Use text like that which the model will read, with facts and
+    questions about them if it is to remember facts.
 
     [bold]Example:[/] titans calibrate runs/tiny-cpu "books/**/*.txt"
     """
@@ -56,7 +58,7 @@ def calibrate(
             progress=lambda done, doing: progress.update(task, completed=done, description=doing),
         )
     _print(found)
-    typer.echo(f"written: {found.policy.save(model)}")
+    typer.echo(f"written: {found.policy.save(model, found.best)}")
     if out is not None:
         found.save(out)
         typer.echo(f"written: {out / 'calibration.json'}, {out / 'surprise.png'}")
@@ -81,3 +83,6 @@ def _print(found: Calibration) -> None:
     rounds = ", ".join(f"{share:.1%}" for share in found.rounds)
     typer.echo(f"thresholds     {', '.join(f'{x:.4g}' for x in found.policy.threshold)} (written by round: {rounds})")
     typer.echo(f"decay          {found.policy.decay:.0e}")
+    typer.echo(f"best           {found.best}: the default of --write for this model from now on")
+    if found.best == "never":
+        typer.echo("               its memories take nothing in then; to have them remember, give --write always")

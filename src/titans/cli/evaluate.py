@@ -33,7 +33,7 @@ def perplexity(
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, folders, globs or hub ids.")],
     text_field: Annotated[str, typer.Option(help="The jsonl key or column with the text.")] = "text",
     piece_length: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 2048,
-    write: Write = "always",
+    write: Write = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write perplexity.json and a plot by position here.")
     ] = None,

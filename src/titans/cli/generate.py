@@ -25,7 +25,7 @@ def generate(
     seed: Annotated[
         int | None, typer.Option(min=0, max=_LARGEST_SEED, help="Makes sampling repeatable.", show_default=False)
     ] = None,
-    write: Write = "always",
+    write: Write = None,
 ) -> None:
     """Go on from a prompt, printing the text as it comes.
 

@@ -15,7 +15,7 @@ def inspect(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")],
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="The text to read.", show_default=False)] = None,
     file: Annotated[Path | None, typer.Option(help="A file with the text to read, instead.")] = None,
-    write: Write = "always",
+    write: Write = None,
     out: Annotated[Path, typer.Option(metavar="HTML", help="The page to write.")] = Path("inspect.html"),
 ) -> None:
     """Show what a text does to the memory: one HTML page, which needs no server and no other file.
@@ -36,7 +36,7 @@ def inspect(
     language_model, tokenizer = load_for_inference(model)
     inspection = read(language_model, tokenizer, blocks, policy=policy)
     facts = {"Model": model, "variant": language_model.config.variant} | ({} if file is None else {"file": str(file)})
-    write_picture(out, inspection, facts | {"write": write})
+    write_picture(out, inspection, facts | {"write": policy.write})
     written = sum(token.written for token in inspection.tokens) / len(inspection.tokens)
     before, after = inspection.total_norms[0], inspection.total_norms[-1]
     typer.echo(f"tokens           {len(inspection.tokens):,}{'' if inspection.complete else ', the first of the text'}")

@@ -39,7 +39,7 @@ def needle(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Of each task and length; RULER takes 500.")] = 500,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many of them.")] = None,
-    write: Write = "always",
+    write: Write = None,
     seed: Annotated[int, typer.Option(min=0, help="Of keys, values and depths.")] = 0,
     device: Annotated[str | None, typer.Option(help="As cpu or cuda:0.", show_default="the best there is")] = None,
     out: Annotated[

@@ -21,7 +21,7 @@ def serve(
     keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help='API keys and their tenants: JSON, {"KEY": "TENANT"}.')
     ] = None,
-    write: Write = "always",
+    write: Write = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Requests in one forward pass.")] = 32,
     max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get status 429.")] = 64,
     max_sessions: Annotated[
@@ -52,6 +52,8 @@ def serve(
     from titans.training.pretrained import load_write_policy
 
     policy = load_write_policy(model, write)
+    if write is None and policy.write != "always":
+        typer.echo(f"new memories write: {policy.write}, which titans calibrate found best (see --write)", err=True)
     from titans.serving.app import Limits
     from titans.serving.logs import log_as_json
     from titans.serving.run import application

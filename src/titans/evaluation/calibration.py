@@ -59,7 +59,8 @@ class Calibration:
     """What `calibrate` found.
 
     Args:
-        policy: the policy with the lowest perplexity.
+        policy: the gated policy with the lowest perplexity.
+        best: "always", "gated" or "never": which had the lowest perplexity of all.
         tokens: tokens of each of the two parts of the data.
         rounds: share of the first part that was written, in each round of thresholds.
         readings: the second part under "always", "never", and gated with each decay.
@@ -67,6 +68,7 @@ class Calibration:
     """
 
     policy: WritePolicy
+    best: str
     tokens: tuple[int, int]
     rounds: tuple[float, ...]
     readings: tuple[Reading, ...]
@@ -81,6 +83,7 @@ class Calibration:
         folder.mkdir(parents=True, exist_ok=True)
         report = {
             "policy": dataclasses.asdict(self.policy),
+            "best": self.best,
             "tokens": self.tokens,
             "rounds": self.rounds,
             "readings": [dataclasses.asdict(reading) for reading in self.readings],
@@ -103,7 +106,8 @@ def calibrate(
     On a first part of the data, each memory layer's gradient norms give mean and deviation, and the percentile of the
     smoothed surprise is its threshold. Since writing less changes what surprises, the thresholds are searched for
     under themselves, until the share written is as the percentile asks for (± 3 points) or 8 rounds are over; the
-    closest round counts. On a second part the decay of the lowest perplexity is chosen.
+    closest round counts. On a second part the decay of the lowest perplexity is chosen, and whether to write always,
+    never or under this policy.
 
     Args:
         model: a causal language model of this package with memory layers; used in evaluation mode.
@@ -141,9 +145,10 @@ def calibrate(
             readings = [_read(model, second, p, name, tell) for p, name in zip(policies, names, strict=True)]
     finally:
         model.train(was_training)
-    best = min(range(len(DECAYS)), key=lambda i: readings[2 + i].perplexity)
+    lowest = min(range(len(policies)), key=lambda i: readings[i].perplexity)
+    decay = min(range(len(DECAYS)), key=lambda i: readings[2 + i].perplexity)
     smoothed = tuple(np.concatenate(x) for x in _smoothed(policy, surprise))
-    return Calibration(gated[best], sizes, rounds, tuple(readings), smoothed)
+    return Calibration(gated[decay], policies[lowest].write, sizes, rounds, tuple(readings), smoothed)
 
 
 def _halves(tokenizer: Any, documents: Iterable[Document], tokens: int) -> tuple[list[Tensor], list[Tensor]]:

@@ -167,13 +167,14 @@ class Reader:
             return outputs.logits[0, -1].float().cpu(), outputs.cache
 
 
-def load_reader(name: str, device: str | None = None, write: str = "always") -> Reader:
+def load_reader(name: str, device: str | None = None, write: str | None = None) -> Reader:
     """Load a model and its tokenizer for reading.
 
     Args:
         name: the folder or hub id of a Titans model or of any causal language model of Hugging Face, in safetensors.
         device: as "cpu" or "cuda:1". Default: the accelerator of this machine, or its CPU.
         write: what the memories of a Titans model take in: "always", "gated" (with the folder's policy) or "never".
+            Default: what calibration found best, "always" where there was none.
 
     Returns:
         The reader.
@@ -192,8 +193,10 @@ def load_reader(name: str, device: str | None = None, write: str = "always") -> 
 
     where = find_device(device)
     ours = isinstance(load_any_config(name), TitansConfig)
-    policy = load_write_policy(name, write) if ours and write != "always" else None
-    if not ours and write != "always":
+    policy = load_write_policy(name, write) if ours else None
+    if policy is not None and policy.write == "always":
+        policy = None  # every token is written without one, too, and faster
+    if not ours and write not in (None, "always"):
         raise TitansError(f'"{name}" is no Titans model and has no memory that could write "{write}"')
     model: Any = load_model(name) if ours else load_causal_model(name)
     tokenizer = load_tokenizer(name)

@@ -146,17 +146,18 @@ class WritePolicy:
             dropped=old.dropped,
         )
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
+    def save(self, folder: str | os.PathLike[str], best: str = "always") -> Path:
         """Write `write_policy.json` into a model folder; a crash leaves the old file or the new one.
 
         Args:
             folder: the model's.
+            best: what the model does by default: "always", "gated", which is this policy, or "never".
 
         Returns:
             The file.
         """
         path = Path(folder) / FILE
-        disk.replace(path, (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode())
+        disk.replace(path, (json.dumps({"best": best, **dataclasses.asdict(self)}, indent=2) + "\n").encode())
         return path
 
     @staticmethod
@@ -172,20 +173,42 @@ class WritePolicy:
         Raises:
             TitansError: the file is damaged, or holds something else.
         """
-        path = Path(folder) / FILE
-        if not path.is_file():
-            return None
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # json's and UTF-8's
-            raise TitansError(f"{path} is no JSON file ({error}): run titans calibrate again") from error
-        fields = {field.name for field in dataclasses.fields(WritePolicy)}
-        if not isinstance(values, dict) or set(values) != fields:
-            raise TitansError(f"{path} is no write policy: expected an object with {', '.join(sorted(fields))}")
-        try:
-            return WritePolicy(**values)
-        except TitansError as error:
-            raise TitansError(f"{path}: {error}") from error
+        found = _read(folder)
+        return None if found is None else found[1]
+
+
+def best_write(folder: str | os.PathLike[str]) -> str:
+    """Return which tokens a model should write by default: what calibration found best, else "always".
+
+    Args:
+        folder: the model's, or a hub id.
+
+    Raises:
+        TitansError: as in `WritePolicy.load`.
+    """
+    found = _read(folder)
+    return "always" if found is None else found[0]
+
+
+def _read(folder: str | os.PathLike[str]) -> tuple[str, WritePolicy] | None:
+    """Read what is best and the policy, where there is one."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # json's and UTF-8's
+        raise TitansError(f"{path} is no JSON file ({error}): run titans calibrate again") from error
+    fields = {field.name for field in dataclasses.fields(WritePolicy)}
+    if not isinstance(values, dict) or set(values) - {"best"} != fields:
+        raise TitansError(f"{path} is no write policy: expected an object with {', '.join(sorted(fields))}")
+    best = values.pop("best", "always")  # files of earlier versions hold none
+    if best not in WRITE:
+        raise TitansError(f"{path}: best={best!r} is unknown: choose one of {', '.join(WRITE)}")
+    try:
+        return best, WritePolicy(**values)
+    except TitansError as error:
+        raise TitansError(f"{path}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -128,12 +128,12 @@ def load_causal_model(name: str) -> PreTrainedModel:
     return loaded
 
 
-def load_write_policy(name: str, write: str) -> WritePolicy:
+def load_write_policy(name: str, write: str | None) -> WritePolicy:
     """Make the policy that `--write` asks for.
 
     Args:
         name: a model folder or a hub id.
-        write: "always", "gated" or "never".
+        write: "always", "gated" or "never"; None for what calibration found best, "always" where there was none.
 
     Returns:
         The policy; the model folder's where it is gated.
@@ -141,8 +141,9 @@ def load_write_policy(name: str, write: str) -> WritePolicy:
     Raises:
         TitansError: there is no such choice, no such model, or the folder holds no policy or a damaged one.
     """
-    from titans.models.write_policy import WritePolicy
+    from titans.models.write_policy import WritePolicy, best_write
 
+    write = best_write(name) if write is None else write
     if write != "gated":
         return WritePolicy(write)
     policy = WritePolicy.load(Path(name))
