@@ -24,6 +24,62 @@ def test_broken_bytes_do_not_hold_text_back():
     assert "".join(parts) + writer.flush() == "\ufffd" * 9 + "ok"
 
 
+class Grouped:
+    """A tokenizer whose tokens are the given bytes, decoded together."""
+
+    def __init__(self, *tokens):
+        self.tokens = tokens
+
+    def decode(self, ids):
+        return b"".join(self.tokens[i] for i in ids).decode(errors="replace")
+
+
+def by_bytes():
+    """A tokenizer with a token for each byte, which shows all bytes in a row as broken where one of them is."""
+    from tokenizers import Tokenizer, decoders, models
+
+    core = Tokenizer(models.BPE(vocab={f"<0x{i:02X}>": i for i in range(256)}, merges=[], byte_fallback=True))
+    core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # as Llama 2's
+    return core
+
+
+def test_only_what_belongs_to_the_unfinished_character_waits():
+    writer = TextWriter(Grouped(b"\xc3", b"\xa9\xf0", b"\x9f", b"\x98", b"\x80"), [])
+    assert [writer.add(token) for token in range(5)] == ["", "é", "", "", "\U0001f600"]
+    assert writer.flush() == ""
+
+
+def test_a_broken_byte_costs_no_other_character():
+    writer = TextWriter(BYTES, [])
+    assert "".join(map(writer.add, b"\xff\xff\xff\xe4\xb8\x96")) == "\ufffd\ufffd\ufffd世"
+
+
+@given(st.text("aé世\U0001f600 ", max_size=9), st.lists(st.integers(1, 3), min_size=40), st.integers(0, 40))
+def test_any_tokens_become_the_text_at_once(text, lengths, before):
+    bytes_left, tokens = text.encode(), []
+    for length in lengths:
+        tokens.append(bytes_left[:length])
+        bytes_left = bytes_left[length:]
+    tokenizer, before = Grouped(*tokens), min(before, len(tokens))
+    writer, read = TextWriter(tokenizer, range(before)), b"".join(tokens[:before])
+    known = len(read.decode(errors="ignore"))  # whole characters of the prompt
+    for token in range(before, len(tokens)):
+        read += tokens[token]
+        known += len(new := writer.add(token))
+        assert read.decode(errors="ignore")[:known].endswith(new)
+        assert known == len(read.decode(errors="ignore"))
+    assert writer.flush() == ""
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, by_bytes()], ids=["byte level", "byte fallback"])
+@pytest.mark.parametrize("cut", range(13))
+def test_a_character_that_the_prompt_begins_is_kept(tokenizer, cut):
+    text = "é世\U0001f600é!".encode()
+    writer = TextWriter(tokenizer, list(text[:cut]))
+    whole = len(text[:cut].decode(errors="ignore"))
+    assert "".join(map(writer.add, text[cut:])) + writer.flush() == text.decode()[whole:]
+
+
 def test_tokens_with_leading_spaces_keep_them():
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast

@@ -14,7 +14,7 @@ from titans.data.tokenizers import encode_pieces
 from titans.errors import TitansError
 from titans.generation.ending import end_tokens
 from titans.generation.sampling import sample, seeded
-from titans.generation.text import TextWriter
+from titans.generation.text import CONTEXT, TextWriter
 
 if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
@@ -114,13 +114,14 @@ def _read(
     with torch.inference_mode():
         state = None if policy is None else policy.start(model.initial_state(1))
     logits: Tensor | None = None
-    piece: list[int] = []
+    context: list[int] = []
     for piece in encode_pieces(tokenizer, prompt, PIECE_LENGTH):
         with refused_as("the model cannot read the text"):
             logits, state = _step(model, piece, state)
+        context = [*context, *piece][-CONTEXT:]
     if logits is None:
         raise TitansError("the prompt is empty, and this tokenizer has no bos token to start from")
-    return logits, state, piece
+    return logits, state, context
 
 
 def _step(model: Any, ids: list[int], state: Any) -> tuple[Tensor, Any]:
