@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import re
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from titans.errors import TitansError
+from titans.plain_yaml import parse_yaml
+
+_SHOWN = 80  # characters of a value in a message
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = (), *, expected: str) -> dict[str, Any]:
@@ -69,7 +70,9 @@ def check_values(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: s
     for key, value in section.items():
         hint = hints.get(key, Any)
         if not _fits(value, hint):
-            raise TitansError(f"{prefix}{key} is {value!r} ({type(value).__name__}), expected {_spell(hint)}")
+            raise TitansError(
+                f"{prefix}{key} is {_short(repr(value))} ({type(value).__name__}), expected {_spell(hint)}"
+            )
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -80,12 +83,16 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is Mapping or hint is dict:
         return isinstance(value, Mapping)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint in (str, bool, list, types.NoneType):
         return isinstance(value, hint)
     return True
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _spell(hint: Any) -> str:
@@ -95,30 +102,13 @@ def _spell(hint: Any) -> str:
     return str(getattr(hint, "__name__", hint))
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as people write it: `4e-4` is a number and `no` a word, unlike in YAML 1.1."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - replaces the class's own
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(?i:true|false)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
 def _read_yaml(path: Path, expected: str) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        content = parse_yaml(path.read_text(encoding="utf-8"), f"the recipe {path}")
     except OSError as error:
         raise TitansError(f"cannot read the recipe {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise TitansError(f"the recipe {path} is not UTF-8 text (byte {error.start})") from error
-    except yaml.YAMLError as error:
-        raise TitansError(f"the recipe {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise TitansError(f"the recipe {path} holds no sections: expected {expected}")
     return content
@@ -136,17 +126,16 @@ def apply_override(content: dict[str, Any], override: str) -> None:
     """
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise TitansError(f'"{override}" is no override: expected key=value, for example training.max_steps=100')
-    try:
-        value = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise TitansError(f'the value of "{override}" is not YAML: {" ".join(str(error).split())}') from error
+        raise TitansError(
+            f'"{_short(override)}" is no override: expected key=value, for example training.max_steps=100'
+        )
+    value = parse_yaml(text, f'the value of "{_short(override)}"')
     *parents, last = key.split(".")
     section = content
     for depth, parent in enumerate(parents, start=1):
         if section.get(parent) is None:  # an empty section is an absent one
             section[parent] = {}
         if not isinstance(section[parent], dict):
-            raise TitansError(f'"{override}": "{".".join(parents[:depth])}" is a value, not a section')
+            raise TitansError(f'"{_short(override)}": "{".".join(parents[:depth])}" is a value, not a section')
         section = section[parent]
     section[last] = value

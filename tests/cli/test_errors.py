@@ -44,6 +44,8 @@ def refused(titans, *arguments):
         ("data.train=missing.txt", '"missing.txt" does not exist'),
         ("tokenizer=nowhere/at/all", 'cannot load the tokenizer "nowhere/at/all"'),
         ("training.report_to=nonsense", "nonsense"),
+        ("training.seed=-1", "training.seed is -1, expected a whole number from 0 to 4294967295"),
+        ("training.data_seed=4294967296", "training.data_seed is 4294967296, expected a whole number from 0 to 429"),
         ("model=nowhere/at/all", 'there is no model folder "nowhere/at/all"'),
     ],
 )

@@ -39,6 +39,8 @@ def test_overrides(path):
             "training.learning_rate=1e-3",
             "training.lr_scheduler_kwargs.min_lr=1e-5",
             "training.save_strategy=no",
+            "training.run_name=2024-02-30",
+            "training.seed=010",
             "model=some/folder",
             "tokenizer=other/one",
             "data.carry_state=false",
@@ -49,6 +51,7 @@ def test_overrides(path):
     assert recipe.training["max_steps"] == 7
     assert recipe.training["learning_rate"] == 1e-3
     assert recipe.training["save_strategy"] == "no"
+    assert (recipe.training["run_name"], recipe.training["seed"]) == ("2024-02-30", 10)
     assert recipe.training["lr_scheduler_kwargs"] == {"min_lr": 1e-5}
     assert (recipe.model, recipe.tokenizer, recipe.data.carry_state) == ("some/folder", "other/one", False)
     assert recipe.data.train == ("a.txt", HubSource("owner/name", "small"))
@@ -78,6 +81,12 @@ def test_overrides(path):
         ("max_steps", r'"max_steps" is no override: expected key=value'),
         ("=3", r'"=3" is no override'),
         ("training.max_steps=[", r'the value of "training.max_steps=\[" is not YAML'),
+        ("training.run_name=" + "[" * 3000, r'the value of "training.run_name=\[{60}\[*…" is not YAML: its brackets'),
+        ("training.seed=" + "9" * 5000, r"line 1: a number has 5,000 digits"),
+        ("training.seed=1:30", r"training.seed is '1:30' \(str\), expected int"),
+        ("training.seed=1e3", r"training.seed is 1000.0 \(float\), expected int"),
+        ("training.bf16=yes", r"training.bf16 is 'yes' \(str\), expected bool"),
+        ("training.learning_rate=.nan", r"training.learning_rate is nan \(float\), expected float"),
         ("training.max_steps.a=1", r'"training.max_steps" is a value, not a section'),
     ],
 )
@@ -96,6 +105,8 @@ def test_bad_overrides_are_one_sentence(path, override, message):
         ("model: {}", 'the recipe has no "data" section'),
         ("model: {}\ndata: {}", 'no "data.train"'),
         (b"model: \xff", "is not UTF-8"),
+        ("model: {}\ndata: {train: x}\nmodel: {}", r'bad\.yaml, line 3: the key "model" stands twice'),
+        ("model: " + "[" * 3000, "brackets are nested too deeply"),
     ],
 )
 def test_bad_files_are_one_sentence(tmp_path, content, message):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, ProgressCallback, TrainerState, TrainingArguments, set_seed
 
@@ -23,6 +22,7 @@ from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tok
 from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
+from titans.plain_yaml import format_yaml, parse_yaml
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
 from titans.training.checkpoints import ELSEWHERE, last_intact_checkpoint
 from titans.training.pretrained import load_config, load_model
@@ -42,6 +42,9 @@ _LEAST_TRAINING = {  # what transformers accepts and then cannot work with
     "learning_rate": 0,
     "weight_decay": 0,
 }
+
+
+_SEEDS = 1 << 32  # that NumPy can be seeded with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +101,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     tokens, documents = len(train_set.store.tokens), len(train_set.store)
     report(f"data: {tokens:,} tokens in {documents:,} documents, {len(train_set):,} batches an epoch")
     if args.should_save:
-        text = yaml.safe_dump(_as_yaml(recipe), sort_keys=False, allow_unicode=True)
-        disk.replace(folder / _RECIPE_FILE, text.encode())
+        disk.replace(folder / _RECIPE_FILE, format_yaml(_as_yaml(recipe)).encode())
 
     try:
         trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)
@@ -150,6 +152,10 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         value = getattr(args, name)
         if value is not None and not value >= least:  # NaN is no less than anything
             raise TitansError(f"training.{name} is {value}, expected at least {least}")
+    for name in ("seed", "data_seed"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < _SEEDS:
+            raise TitansError(f"training.{name} is {value}, expected a whole number from 0 to {_SEEDS - 1}")
     if args.eval_strategy != "no" and not recipe.data.evaluation:
         raise TitansError("training.eval_strategy asks for an evaluation, but there is no data.evaluation")
     return args
@@ -278,8 +284,8 @@ def _say_nothing(line: str) -> None:
 def _check_same_experiment(path: Path, recipe: Recipe) -> None:
     """Refuse to go on from the checkpoints of another experiment: silently, that would be a third one."""
     try:
-        before = _decisive(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+        before = _decisive(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise TitansError(f"{path.parent} holds checkpoints but no readable {path.name}: {ELSEWHERE}") from error
     now = _decisive(_as_yaml(recipe))
     for key in before | now:
