@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titans.layers.mixer import Mixer, last
+from titans.ops.calls import transformed
 from titans.state import AttentionState
 
 
@@ -89,13 +94,19 @@ class Attention(nn.Module):
             Outputs before the output projection, `[B, N, D]`.
         """
         if visible is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+            return _softmax_attention(q, k, v, is_causal=True)
         if self.persistent is not None:
             keys = self.unplaced(self.split_heads(self.key(self.persistent).unsqueeze(0)))
             values = self.split_heads(self.value(self.persistent).unsqueeze(0))
             k, v = (torch.cat([p.expand(x.shape[0], -1, -1, -1), x], 2) for p, x in ((keys, k), (values, v)))
             visible = F.pad(visible, (keys.shape[2], 0), value=True)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2).flatten(2)
+        return _softmax_attention(q, k, v, attn_mask=visible)
+
+
+def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Attend, heads side by side: `[B, N, D]`. Only PyTorch's plain form of attention follows every transform."""
+    with sdpa_kernel(SDPBackend.MATH) if transformed() else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2).flatten(2)
 
 
 class SlidingWindowAttention(Mixer):

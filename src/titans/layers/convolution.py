@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from titans.layers.mixer import last
 from titans.layers.projection import TAPS
-from titans.ops.heads.reference import ShortConvolution
+from titans.ops.heads.reference import short_convolution
 
 
 class CausalConvolution(nn.Module):
@@ -45,5 +45,5 @@ class CausalConvolution(nn.Module):
             The outputs `[B, N, C]`, and the tail after x.
         """
         x = torch.cat([tail.to(x.dtype), x], 1)
-        y: Tensor = ShortConvolution.apply(x, self.taps.to(x.dtype))  # type: ignore[no-untyped-call]
+        y = short_convolution(x, self.taps.to(x.dtype))
         return y if self.bias is None else y + self.bias, last(x, lengths, tail.shape[1]).to(tail.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from titans.ops.calls import readable
 from titans.ops.grid import layout
 from titans.ops.state import State
 
@@ -105,7 +106,7 @@ class Mixer(nn.Module):
             raise ValueError(
                 f"mask is {mask.dtype} {tuple(mask.shape)}: expected torch.bool {tuple(x.shape[:2])}, True for tokens"
             )
-        if not torch.compiler.is_compiling() and not _finite(x, mask):  # a compiled graph must not wait for values
+        if readable(x) and not _finite(x, mask):
             raise ValueError("x holds NaN or infinity: clean the input, since one such token would spoil the memory")
         if state is not None and not torch.compiler.is_compiling():
             self._check_state(state, x.shape[0])

@@ -14,6 +14,7 @@ from titans.ops import AssociativeMemoryState, associative_memory
 from titans.ops.associative_memory.gated import Decision, gated, passed_by
 from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.recurrence import segment_product
+from titans.ops.calls import readable
 from titans.state import NeuralMemoryState, WriteState
 
 FOLLOWING = 0.99  # gamma: mean and deviation of the surprise follow a stream over some hundred tokens
@@ -146,7 +147,7 @@ def alike(state: WriteState, count: Tensor, written: bool) -> WriteState:
 
 
 def _everywhere(state: WriteState, threshold: float) -> bool:
-    return bool((state.threshold == threshold).all())
+    return readable(state.threshold) and bool((state.threshold == threshold).all())
 
 
 def _count(q: Tensor, mask: Tensor | None) -> Tensor:

@@ -15,6 +15,7 @@ from titans.layers.mixer import precise
 from titans.models.forecasting_configuration import TitansForecastingConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
+from titans.ops.calls import readable
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
 LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
@@ -171,7 +172,7 @@ class TitansForForecasting(TitansStack):
         """Embed a normalised window: tokens `[R, N, D]` and which of them hold anything observed, `[R, N]`."""
         tokens = self.embed(self._cut(x))
         mask = None if observed is None else self._cut(observed.transpose(1, 2)).any(-1)
-        if mask is not None and not torch.compiler.is_compiling() and bool(mask.all()):
+        if mask is not None and readable(mask) and bool(mask.all()):
             mask = None  # as usual, where only some values are missing: without padding the mixers are faster
         repeats = len(tokens) // len(x)  # rows of a window
         if known is not None:
@@ -255,15 +256,13 @@ class TitansForForecasting(TitansStack):
 
     def _check_numbers(self, past: Tensor, known: Tensor | None, static: Tensor | None) -> None:
         """Refuse what is not finite; `past` is the window's scale, or the window where it has none."""
-        if torch.compiler.is_compiling():  # a compiled graph must not wait for values
-            return
-        if not bool(past.isfinite().all()):
+        if readable(past) and not bool(past.isfinite().all()):
             raise ValueError(
                 "past_values holds NaN, infinity or numbers too large to be squared: mark missing values as not "
                 "observed, and scale large ones"
             )
         for name, x in (("future_covariates", known), ("static_covariates", static)):
-            if x is not None and not bool(x.isfinite().all()):
+            if x is not None and readable(x) and not bool(x.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinity: fill in what is not known")
 
     def _check_cache(self, cache: MemoryState | None, rows: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -12,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from titans.models.configuration import TitansConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansPreTrainedModel, TitansStack
+from titans.ops.calls import readable
 
 
 class TitansModel(TitansStack):
@@ -82,7 +82,7 @@ class TitansModel(TitansStack):
             raise ValueError(
                 f"input_ids is {input_ids.dtype} {tuple(input_ids.shape)}: expected integers [batch, tokens >= 1]"
             )
-        if input_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        if input_ids.device.type == "cpu" and readable(input_ids):
             low, high = int(input_ids.min()), int(input_ids.max())
             if low < 0 or high >= self.config.vocab_size:
                 raise ValueError(
@@ -175,6 +175,6 @@ def _token_mask(attention_mask: Tensor | None, hidden: Tensor) -> Tensor | None:
             f"expected [{batch}, {tokens}], 1 for tokens, 0 for padding"
         )
     mask = attention_mask[:, attention_mask.shape[1] - tokens :].bool()
-    if not torch.compiler.is_compiling() and bool(mask.all()):
+    if readable(mask) and bool(mask.all()):
         return None
     return mask

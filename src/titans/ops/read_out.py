@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from titans.ops.associative_memory import native
-from titans.ops.autograd import by_autograd
+from titans.ops.autograd import by_autograd, by_hand
 from titans.ops.native_blocks import block_sums, call, threads
 
 
@@ -31,7 +31,7 @@ def read_out(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
         `[B, N, H d]`.
     """
     alike = y.dtype == weight.dtype == gate.dtype and y.numel() > 0
-    if torch.compiler.is_compiling() or not alike or not (native.available(y) and native.available(gate)):
+    if not alike or not (native.available(y) and native.available(gate)):
         return reference(y, weight, gate, eps)
     found: Tensor = NativeReadOut.apply(y, weight, gate, eps)  # type: ignore[no-untyped-call]
     return found
@@ -67,9 +67,9 @@ class NativeReadOut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        """Carry the gradient back; by autograd where the result must itself be differentiable."""
+        """Carry the gradient back; by autograd where the result is differentiated again, or batched."""
         inputs = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if not by_hand(grad):
             with torch.autocast(grad.device.type, enabled=False):
                 return *by_autograd(partial(_again, ctx.eps), inputs, [grad]), None
         y, weight, gate = inputs

@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from titans.ops.calls import transformed
+
 Carry = TypeVar("Carry")
 Group = TypeVar("Group")
 Output = TypeVar("Output")
@@ -38,14 +40,14 @@ def scan(
         run: maps the carry and one group's inputs to the next carry and the group's output.
         carry: what the first group starts from; any tree of tensors.
         groups: the inputs of each group.
-        recompute: store only the carries for backward and run each group again there.
+        recompute: store only the carries for backward and run each group again there; not under `torch.func`.
 
     Returns:
         The last carry and the outputs of the groups.
     """
     outputs = []
     for group in groups:
-        if recompute and torch.is_grad_enabled():
+        if recompute and torch.is_grad_enabled() and not transformed():
             carry, output = checkpoint(run, carry, group, use_reentrant=False, preserve_rng_state=False)
         else:
             carry, output = run(carry, group)

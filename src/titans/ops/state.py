@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from titans.ops.calls import readable
+
 S = TypeVar("S", bound="State")
 
 
@@ -183,7 +185,7 @@ class GrowingState(State):
 
     def trimmed(self) -> Self:
         """Drop the entries that are real in no row. Waits for an accelerator."""
-        if torch.compiler.is_compiling():
+        if not readable(self.filled):
             return self
         length = int(self.filled.max())
         return self if length == self.length else self.resized(length)

@@ -11,6 +11,7 @@ from titans.ops.associative_memory.chunked import chunked
 from titans.ops.associative_memory.network import ACTIVATIONS, Network, Options
 from titans.ops.associative_memory.reference import reference
 from titans.ops.associative_memory.state import AssociativeMemoryState, initial_state
+from titans.ops.calls import readable
 
 __all__ = ["ACTIVATIONS", "RULES", "AssociativeMemoryState", "Network", "associative_memory", "initial_state"]
 
@@ -142,7 +143,7 @@ def _check_options(
         raise ValueError("limit_steps=True needs rule='chunk': a matrix memory's steps have nothing to limit but theta")
     offset = state.offset
     if isinstance(offset, Tensor):  # looked at only where that waits for nothing
-        offset = int(offset.max()) if offset.device.type == "cpu" and not torch.compiler.is_compiling() else 0
+        offset = int(offset.max()) if offset.device.type == "cpu" and readable(offset) else 0
     if not 0 <= offset < chunk_size:
         raise ValueError(
             f"the state stands {offset} tokens into a chunk, beyond chunk_size={chunk_size}: "

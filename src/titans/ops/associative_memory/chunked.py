@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from titans.ops.associative_memory.network import Network, Options, gradient_squ
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.associative_memory.whole_chunks import Engine, WholeChunks, thirds
+from titans.ops.calls import ordinary
 from titans.ops.grid import Span, layout
 from titans.ops.scan import group_size, scan
 
@@ -84,7 +84,7 @@ def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[
         return _scan(options, tokens, memory, span.ends())
 
     def generic(*inputs: Tensor) -> tuple[Tensor, ...]:
-        same = options._replace(network=replace(options.network, norm_weight=inputs[6]))
+        same = options._replace(network=options.network._replace(norm_weight=inputs[6]))
         q, k, v, theta, decay, eta = inputs[:6]
         start = Memory(*thirds(inputs[7:]))
         memory, outputs = _scan(same, Tokens(q, k, v, theta, decay, eta, None), start, span.ends())
@@ -101,7 +101,7 @@ def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[
 def _engine(options: Options, tokens: Tokens, span: Span) -> Engine | None:
     """Choose what runs a span's chunks; None: autograd."""
     alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
-    if options.rule == "token" or not alike or torch.compiler.is_compiling():
+    if options.rule == "token" or not alike or not ordinary():
         return None
     if native.available(tokens.q):
         return native

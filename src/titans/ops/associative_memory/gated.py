@@ -16,6 +16,7 @@ from titans.ops.associative_memory.chunk import Memory, errors, limited, read, w
 from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
+from titans.ops.calls import readable
 from titans.ops.grid import layout, renew
 
 Carry = TypeVar("Carry")
@@ -129,7 +130,8 @@ def _chunk(
     square = gradient_square(inputs, deltas)
     norm = square.detach().sqrt().squeeze(-1)
     carry, decision = gate(carry, norm.mean(1), mask)
-    if not decision.written.any():  # worth waiting for: most chunks of a stream without surprises need no more
+    # Worth waiting for: most chunks of a stream without surprises need no more.
+    if readable(norm) and not decision.written.any():
         y, memory = network(memory.weights, q), memory._replace(anchor=renew(memory.anchor, memory.weights, end))
     else:
         if options.limit_steps:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -57,8 +56,7 @@ ACTIVATIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """What stays fixed while the memory learns: everything about M but its weights.
 
     Args:

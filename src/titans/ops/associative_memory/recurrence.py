@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from titans.ops.calls import forward_mode
+
 
 class SegmentProduct(torch.autograd.Function):
     """`L[t, j] = prod_{j < s <= t} f_s` for `j <= t`, 0 above the diagonal.
@@ -16,14 +18,19 @@ class SegmentProduct(torch.autograd.Function):
     `df_s = sum_{t >= s, j < s} L[t, s] G[t, j] L[s - 1, j]`.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, factors: Tensor) -> Tensor:
+    def forward(factors: Tensor) -> Tensor:
         """Multiply `factors` `[..., b]` over every segment; returns `[..., b, b]`."""
         b = factors.shape[-1]
         below = torch.ones(b, b, dtype=torch.bool, device=factors.device).tril(-1)
-        product = torch.where(below, factors.unsqueeze(-1), 1.0).cumprod(-2).tril()
-        ctx.save_for_backward(product)
-        return product
+        return torch.where(below, factors.unsqueeze(-1), 1.0).cumprod(-2).tril()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Keep the products."""
+        ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -35,6 +42,8 @@ class SegmentProduct(torch.autograd.Function):
 
 def segment_product(factors: Tensor) -> Tensor:
     """Multiply `factors` `[..., b]` over every segment: `[..., b, b]`, see `SegmentProduct`."""
+    if forward_mode():
+        return SegmentProduct.forward(factors)
     product: Tensor = SegmentProduct.apply(factors)  # type: ignore[no-untyped-call]
     return product
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from titans.ops.associative_memory.network import Options
-from titans.ops.autograd import by_autograd
+from titans.ops.autograd import by_autograd, by_hand
 
 
 class Engine(Protocol):
@@ -71,11 +71,11 @@ class WholeChunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Carry gradients back; by autograd where the result must itself be differentiable."""
+        """Carry gradients back; by autograd where the result is differentiated again, or batched."""
         saved, count = ctx.saved_tensors, len(ctx.needs_input_grad) - 3  # once: under a checkpoint they come only once
         inputs, leaves = saved[:count], saved[count:]
         with torch.autocast(grads[0].device.type, enabled=False):
-            if torch.is_grad_enabled():
+            if not by_hand(*grads):
                 return None, None, None, *by_autograd(ctx.generic, inputs, grads)
             kept = tree_unflatten(leaves, ctx.structure)
             return None, None, None, *ctx.engine.backward(ctx.options, inputs, kept, grads)

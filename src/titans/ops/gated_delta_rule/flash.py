@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titans.ops.calls import transformed
+
 LEAST_LOG_DECAY = -60.0  # the kernels take differences of sums of logarithms, and -inf - -inf is no number
 
 KERNELS = {  # by whether there is a decay, whether one a channel, and whether the delta rule
@@ -28,8 +30,8 @@ def applies(q: Tensor, log_decay: Tensor | None, beta: Tensor | None) -> bool:
 
 
 def on_gpu(q: Tensor) -> bool:
-    """Say whether the package can be used on a tensor's device."""
-    return q.is_cuda and _installed()
+    """Say whether the package can be used on a tensor, whose derivatives it knows backward only."""
+    return q.is_cuda and _installed() and not transformed()
 
 
 @functools.cache

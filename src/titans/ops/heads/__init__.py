@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from titans.ops.heads import native
@@ -30,6 +29,6 @@ def heads(x: Tensor, taps: Tensor | None, tail: Tensor | None, count: int, forms
     Returns:
         The parts, `[B, H, N, d]` each.
     """
-    if taps is None or tail is None or torch.compiler.is_compiling() or not native.available(x, taps):
+    if taps is None or tail is None or not native.available(x, taps):
         return reference(x, taps, tail, count, forms)
     return native.heads(x, taps, tail.to(x.dtype), count, forms)

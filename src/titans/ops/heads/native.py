@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory import native
-from titans.ops.autograd import by_autograd
+from titans.ops.autograd import by_autograd, by_hand
 from titans.ops.heads.reference import FORMS, MAX_VALUE_RMS, reference
 from titans.ops.native_blocks import block_sums, call, threads
 
@@ -61,9 +61,9 @@ class Heads(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Carry gradients back; by autograd where the result must itself be differentiable."""
+        """Carry gradients back; by autograd where the result is differentiated again, or batched."""
         x, taps, tail = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if not by_hand(*grads):
             with torch.autocast(x.device.type, enabled=False):
                 again = partial(reference, count=ctx.count, forms=ctx.forms)
                 return *by_autograd(again, (x, taps, tail), grads), None, None

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from titans.ops.associative_memory.native.build import load_kernel
 from titans.ops.associative_memory.network import Options
+from titans.ops.calls import ordinary
 
 GROUP = 256  # tokens from one kept state to the next; the states between are made anew in the backward pass
 REALS = {torch.float32: "float", torch.float64: "double"}
@@ -51,7 +52,7 @@ class Problem(ctypes.Structure):
 
 def available(x: Tensor) -> bool:
     """Tell whether the kernel serves tensors like `x` here and now; compiles it if it was never asked before."""
-    if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in REALS:
+    if not ordinary() or type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in REALS:
         return False
     # A mode, such as fake tensors or a counter of operations, must see each of them.
     return _get_current_dispatch_mode() is None and load_kernel(REALS[x.dtype]) is not None
