@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows, where nobody can remove a file that is being written
+    fcntl = None  # type: ignore[assignment]
+
 SUFFIX = ".unfinished"
+PRIVATE = 0o600  # of a file for its owner alone, whatever the umask
+_USUAL = 0o666  # less the umask
+_DAY = 24 * 60 * 60  # seconds
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes, mode: int = _USUAL) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one, whole.
 
     Args:
         path: the file; its folder exists.
         data: its new content.
+        mode: who may read and write it, where there was none; another keeps the mode that it had.
     """
-    with _unfinished(path, data) as written:
+    with _unfinished(path, data, mode) as written:
+        with suppress(FileNotFoundError):
+            written.chmod(stat.S_IMODE(path.stat().st_mode))
         written.replace(path)
 
 
@@ -35,7 +48,7 @@ def replace_json(path: Path, content: Any) -> None:
 
 
 def create(path: Path, data: bytes) -> None:
-    """Write a file that must not exist; of several processes that try, one succeeds.
+    """Write a file, for its owner alone, that must not exist; of several processes that try, one succeeds.
 
     Args:
         path: the file; its folder exists.
@@ -43,8 +56,9 @@ def create(path: Path, data: bytes) -> None:
 
     Raises:
         FileExistsError: it exists.
+        FileNotFoundError: its folder is gone, or the unfinished file was taken for one that a crash had left.
     """
-    with _unfinished(path, data) as written:
+    with _unfinished(path, data, PRIVATE) as written:
         os.link(written, path)  # atomic, and unlike a renaming it replaces nothing
 
 
@@ -72,12 +86,32 @@ def flush_names(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_abandoned(path: Path) -> bool:
+    """Tell whether an unfinished file was left by a crash: it is there, and no writer holds it."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        if fcntl is not None:
+            with path.open("rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return status.st_mtime < time.time() - _DAY
+
+
 @contextmanager
-def _unfinished(path: Path, data: bytes) -> Iterator[Path]:
+def _unfinished(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     """Write beside `path`, hand out where, and leave neither that file nor an unflushed name behind."""
     unfinished = path.with_name(f"{uuid.uuid4().hex}{SUFFIX}")  # a name of its own: several may write at once
     try:
-        with unfinished.open("xb") as file:
+        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            if fcntl is not None:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -20,7 +20,6 @@ from titans.persistence import (
     StateFileError,
     StoreError,
     UnknownSessionError,
-    versions,
 )
 from titans.persistence.cache import Cache
 
@@ -41,7 +40,7 @@ def local(tmp_path, tiny):
 
 
 def files(store):
-    return sorted(store._folder.old_files(-60, lambda name, size: True))
+    return sorted(store._folder.leavings(lambda name, size: True))
 
 
 # Reading and writing -------------------------------------------------------------------------------------------
@@ -198,16 +197,6 @@ def test_fork_reset_delete(store, tiny, read, same):
                     lambda: store.export("t", "a")):  # fmt: skip
         with pytest.raises(UnknownSessionError, match="no session 'a'"):
             missing()
-
-
-def test_after_a_deletion_a_late_writer_conflicts_and_a_new_session_may_start(store, tiny, read):
-    _, state = read(tiny, 3)
-    store.put("t", "s", state, expected=0)
-    store.delete("t", "s")
-    with pytest.raises(ConflictError, match="at version 0 and not 1"):
-        store.put("t", "s", state, expected=1)
-    assert store.put("t", "s", state, expected=None).version == 3
-    assert len(files(store)) == 1
 
 
 def test_export_and_import(store, tiny, other, read, same, tmp_path):
@@ -449,110 +438,6 @@ def test_a_reader_looks_again_when_a_version_vanishes(store, root, tiny, read, m
 
     monkeypatch.setattr(reader._folder, "read", late)
     assert reader.get("t", "s").version == 2
-
-
-# What is left behind -------------------------------------------------------------------------------------------
-
-
-def test_old_leavings_are_swept(tmp_path, tiny, read):
-    store = MemoryStore(tmp_path, tiny)
-    _, state = read(tiny, 3)
-    for name in ("kept", "old", "new"):
-        store.put("t", name, state, expected=0)
-    store.delete("t", "old")
-    store.delete("t", "new")
-    orphan = tmp_path / "t=0" / "kept=0" / "0123.unfinished"
-    orphan.write_bytes(b"x")
-    for path in (orphan, *(tmp_path / "t=0" / "old=0").iterdir(), *(tmp_path / "t=0" / "kept=0").iterdir()):
-        os.utime(path, (0, 0))
-    MemoryStore(tmp_path, tiny)
-    assert sorted(path.name for path in (tmp_path / "t=0").iterdir()) == ["=last", "kept=0", "new=0"]
-    assert [path.name for path in orphan.parent.iterdir()] == [f"{1:012d}.safetensors"]
-    assert store.put("t", "old", state, expected=0).version == 3
-    assert store.put("other", "old", state, expected=0).version == 1
-
-
-def swept(root, model, monkeypatch):
-    """Open a store after a day in which nothing happened."""
-    with monkeypatch.context() as patch:
-        patch.setattr(versions, "_DAY", -60)
-        return MemoryStore(root, model)
-
-
-def test_no_version_comes_again_when_a_deletion_was_swept(store, root, tiny, read, same, monkeypatch):
-    _, old = read(tiny, 3)
-    _, new = read(tiny, 5)
-    reader = MemoryStore(root, tiny)
-    store.put("t", "s", old, expected=0)
-    assert reader.get("t", "s").version == 1
-    MemoryStore(root, tiny).delete("t", "s")
-    writer = swept(root, tiny, monkeypatch)
-    assert [path.split("/")[1] for path in files(writer)] == ["=last"]
-    assert reader.get("t", "s") is None
-    assert [info.session for info in writer.list("t")] == []
-    assert writer.put("t", "s", new, expected=0).version == 3
-    for other in (reader, store):
-        with pytest.raises(ConflictError, match="at version 3 and not 1"):
-            other.put("t", "s", old, expected=1)
-        same(other.get("t", "s").state, new)
-    assert store.put("t", "s", old, expected=3).version == 4
-
-
-def test_the_highest_swept_version_is_noted_once(store, root, tiny, read, monkeypatch):
-    _, state = read(tiny, 3)
-    for name, writes in (("a", 3), ("b", 1), ("c", 5)):
-        for expected in range(writes):
-            store.put("t", name, state, expected=expected)
-        if name != "c":
-            store.delete("t", name)
-    swept(root, tiny, monkeypatch)
-    assert [path for path in files(store) if "=last" in path] == [f"t=0/=last/{4:012d}"]
-    store.delete("t", "c")
-    for _ in range(2):
-        assert files(swept(root, tiny, monkeypatch)) == [f"t=0/=last/{6:012d}"]
-    assert store.put("t", "d", state, expected=None).version == 7
-
-
-def test_a_sweep_between_two_looks_is_noticed(store, root, tiny, read, monkeypatch):
-    """Whoever does not see the deletion any more sees its number noted."""
-    _, state = read(tiny, 3)
-    store.put("t", "s", state, expected=0)
-    store.delete("t", "s")
-    list_files = store._folder.files
-
-    def late(path):
-        monkeypatch.setattr(store._folder, "files", list_files)
-        found = list_files(path)
-        swept(root, tiny, monkeypatch)
-        return found
-
-    monkeypatch.setattr(store._folder, "files", late)
-    assert store.put("t", "s", state, expected=0).version == 3
-
-
-def test_a_number_that_cannot_be_noted_is_not_swept(store, root, tiny, read, monkeypatch):
-    def fail(*args):
-        raise OSError("disk full")
-
-    _, state = read(tiny, 3)
-    store.put("t", "s", state, expected=0)
-    store.delete("t", "s")
-    monkeypatch.setattr(versions.Versions, "_note", fail)
-    with pytest.raises(OSError, match="disk full"):
-        swept(root, tiny, monkeypatch)
-    assert store.put("t", "s", state, expected=0).version == 3
-
-
-def test_opening_asks_for_the_age_of_leavings_only(tiny, read, monkeypatch):
-    root = f"memory://{uuid.uuid4().hex}"
-    store = MemoryStore(root, tiny)
-    for name in "abc":
-        store.put("t", name, read(tiny, 3)[1], expected=0)
-    store.delete("t", "b")
-    asked, modified = [], store._folder.fs.modified
-    monkeypatch.setattr(type(store._folder.fs), "modified", lambda _, path: (asked.append(path), modified(path))[1])
-    MemoryStore(root, tiny)
-    assert [path.split("/")[-2] for path in asked] == ["b=0"]
 
 
 def test_no_half_written_file_counts(local, tiny, read, monkeypatch, tmp_path):

@@ -179,7 +179,7 @@ class ForecastStream:
             tensors["static"] = self._static.cpu()
         metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint(self.model)}
         metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
-        disk.replace(Path(path), safetensors.torch.save(tensors, metadata))
+        disk.replace(Path(path), safetensors.torch.save(tensors, metadata), disk.PRIVATE)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TitansForForecasting) -> ForecastStream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from titans import disk
 from titans.errors import TitansError
 from titans.persistence.errors import StoreError
 
+_PRIVATE = 0o700  # of a folder: its owner's alone, whatever the umask
 Wanted = Callable[[str, int], bool]  # of a file's name and size
 
 
@@ -38,8 +38,8 @@ class Folder(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
 
-    def old_files(self, age: float, wanted: Wanted) -> list[str]:
-        """Return the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+    def leavings(self, wanted: Wanted) -> list[str]:
+        """Return the paths of the files with a wanted name and size, and of those that a crash left unfinished."""
 
     def prune(self, path: str) -> None:
         """Remove a folder, if it is empty."""
@@ -82,7 +82,7 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(_PRIVATE, parents=True, exist_ok=True)
         except OSError as error:
             raise TitansError(
                 f"cannot open the store {root} ({error.strerror}): expected a folder that this process may write"
@@ -117,7 +117,7 @@ class LocalFolder:
                 self._make(target.parent)
                 return disk.create(target, data)
             except FileNotFoundError:
-                continue  # another process pruned the folder, which was empty until now
+                continue  # another process pruned the folder, which was empty, or swept what it took for abandoned
 
     @_local
     def remove(self, path: str) -> None:
@@ -125,15 +125,14 @@ class LocalFolder:
         self._at(path).unlink(missing_ok=True)
 
     @_local
-    def old_files(self, age: float, wanted: Wanted) -> list[str]:
-        """Return the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
+    def leavings(self, wanted: Wanted) -> list[str]:
+        """Return the paths of the files with a wanted name and size, and of those that a crash left unfinished."""
         found = []
         for folder, _, names in os.walk(self.root):
             for name in names:
                 file = Path(folder, name)
                 with suppress(FileNotFoundError):
-                    status = file.lstat()
-                    if wanted(name, status.st_size) and status.st_mtime < time.time() - age:
+                    if wanted(name, file.lstat().st_size) or (name.endswith(disk.SUFFIX) and disk.is_abandoned(file)):
                         found.append(file.relative_to(self.root).as_posix())
         return found
 
@@ -168,7 +167,7 @@ class LocalFolder:
         self._check_root()
         if folder != self.root and not folder.is_dir():
             self._make(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(_PRIVATE, exist_ok=True)
             disk.flush_names(folder.parent)
 
 
@@ -224,15 +223,13 @@ class RemoteFolder:
             self.fs.rm_file(self._at(path))
 
     @_remote
-    def old_files(self, age: float, wanted: Wanted) -> list[str]:
-        """Return the paths of the files with a wanted name and size, changed last more than `age` seconds ago."""
-        found = []
-        for path, entry in self.fs.find(self.root, detail=True).items():
-            if wanted(path.rpartition("/")[2], entry["size"]):
-                with suppress(FileNotFoundError):
-                    if self.fs.modified(path).timestamp() < time.time() - age:  # a request of its own
-                        found.append(path.removeprefix(f"{self.root}/"))
-        return found
+    def leavings(self, wanted: Wanted) -> list[str]:
+        """Return the paths of the files with a wanted name and size, and of those that a crash left unfinished."""
+        return [
+            path.removeprefix(f"{self.root}/")
+            for path, entry in self.fs.find(self.root, detail=True).items()
+            if path.endswith(disk.SUFFIX) or wanted(path.rpartition("/")[2], entry["size"])
+        ]
 
     def prune(self, path: str) -> None:
         """Do nothing: a folder without files is not there."""

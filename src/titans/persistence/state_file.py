@@ -70,7 +70,7 @@ def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
         created = read_header(partial(disk.read, path)).created
     except (OSError, StateFileError):
         created = None  # nothing there, or nothing that says since when
-    disk.replace(path, dump(state, model, created=created))
+    disk.replace(path, dump(state, model, created=created), disk.PRIVATE)
 
 
 def load(path: str | os.PathLike[str], model: Any, *, force: bool = False) -> MemoryState:

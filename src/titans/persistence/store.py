@@ -17,11 +17,11 @@ from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
 from titans.persistence.cache import Cache
-from titans.persistence.errors import ConflictError, LimitError, StateFileError
+from titans.persistence.errors import ConflictError, LimitError, StateFileError, StoreError
 from titans.persistence.fingerprint import base, fingerprint
 from titans.persistence.folders import open_folder
 from titans.persistence.names import check_name
-from titans.persistence.sessions import DELETED, Census, Place, SessionInfo, Stored, Version
+from titans.persistence.sessions import Census, Place, SessionInfo, Stored, Version
 from titans.persistence.state_file import dump, parse, read_header
 from titans.persistence.versions import Versions, unknown
 
@@ -61,7 +61,10 @@ class MemoryStore:
         self._model: Any = base(model)
         self._max_state_bytes, self._max_sessions = max_state_bytes, max_sessions
         self._cache: Cache[tuple[str, Stored]] = Cache(cache_bytes)
-        self._versions.sweep()
+        try:
+            self._versions.sweep()
+        except StoreError as error:  # what can be read is of use all the same
+            logger.warning("what deletions and crashes left in the store stays: %s", error)
 
     def get(self, tenant: str, session: str) -> Stored | None:
         """Read a session.
@@ -185,7 +188,7 @@ class MemoryStore:
             ConflictError: another writer was faster.
         """
         place = _place(tenant, session)
-        self._versions.write(place, self._versions.existing(place), DELETED)
+        self._versions.delete(place)
         self._cache.drop(place)
 
     def export(self, tenant: str, session: str) -> bytes:

@@ -2,8 +2,9 @@
 
 A session is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
 the next file, which only one writer can; then the older ones are removed. Deleting is writing a last version that says
-so. Before that file is swept, its number is noted in the tenant's folder `=last`, and whatever session the tenant
-starts later is numbered from there on: who still holds a version of a deleted session never takes a new one for it.
+so, noting its number in the tenant's folder `=last`, and removing the file. Whatever session the tenant starts later is
+numbered from there on: who still holds a version of a deleted session never takes a new one for it. A writer that was
+held up meanwhile finds the version gone that it builds on, or the note risen above its number, and takes its own back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from titans.disk import SUFFIX
 from titans.persistence.errors import (
     ConflictError,
     FingerprintError,
@@ -25,7 +25,6 @@ from titans.persistence.folders import Folder
 from titans.persistence.names import to_folder, to_name
 from titans.persistence.sessions import DELETED, VERSION_FILE, Place, Version
 
-_DAY = 24 * 60 * 60  # seconds that a late writer has to notice a deletion
 _LAST = "=last"  # no session's folder
 _LAST_FILE = re.compile(r"\d{12}")
 
@@ -48,8 +47,9 @@ class Versions:
 
     def newest(self, place: Place) -> Version:
         """Return the newest version of a session; where there is none, the deletion after which one may start."""
+        newest = max(self._all(place), default=Version(0, len(DELETED)))
         # In this order: what is swept in between has been noted before.
-        return max(self._all(place), default=None) or Version(self._last(to_folder(place.tenant)), len(DELETED))
+        return newest if newest.is_live else newest._replace(number=max(newest.number, self._last(place.tenant)))
 
     def existing(self, place: Place) -> Version:
         """Return the newest version of a session that there is.
@@ -79,7 +79,43 @@ class Versions:
         Raises:
             ConflictError: another writer was faster.
         """
-        number = newest.number + 1
+        while True:
+            made = self._make(place, newest.number + 1, data)
+            others = [version for version in self._all(place) if version.number != made.number]
+            late = self._is_late(place, newest, made, others)
+            for other in [made] if late else others:
+                with suppress(StoreError):  # the write is done: what is left goes with the next one
+                    self.folder.remove(place.file(other.number))
+            if not late:
+                return made
+            # Where the session was to begin, perhaps only the number is taken, by the deletion of another.
+            if newest.is_live or (newest := self.newest(place)).is_live:
+                raise _conflict(place)
+
+    def delete(self, place: Place) -> None:
+        """Write the last version of a session, and sweep it.
+
+        Raises:
+            UnknownSessionError: there is no such session.
+            ConflictError: another writer was faster.
+        """
+        deletion = self.write(place, self.existing(place), DELETED)
+        with suppress(StoreError):  # the session is deleted: what is left is swept when a store is opened
+            self._bury(place, deletion.number)
+
+    def sweep(self) -> None:
+        """Remove what deletions and crashes left."""
+        paths = self.folder.leavings(_is_deletion)
+        for path in sorted(paths, key=lambda path: path.rpartition("/")[2], reverse=True):  # the highest is noted first
+            folder, _, name = path.rpartition("/")
+            tenant, session = (to_name(part) for part in folder.split("/")) if folder.count("/") == 1 else (None, None)
+            if tenant and session and (match := VERSION_FILE.fullmatch(name)):
+                self._bury(Place(tenant, session), int(match[1]))
+            else:
+                self.folder.remove(path)
+                self.folder.prune(folder)
+
+    def _make(self, place: Place, number: int, data: bytes) -> Version:
         try:
             self.folder.create(place.file(number), data)
         except FileExistsError as error:
@@ -87,47 +123,43 @@ class Versions:
         except StoreError:
             self.folder.prune(place.folder)  # of a session that could not be begun
             raise
-        others = [version.number for version in self._all(place) if version.number != number]
-        late = any(other > number for other in others)  # others wrote this version and the next, and removed this one
-        for other in [number] if late else others:
-            with suppress(StoreError):  # the write is done: what is left goes with the next one
-                self.folder.remove(place.file(other))
-        if late:
-            raise _conflict(place)
         return Version(number, len(data))
 
-    def sweep(self) -> None:
-        """Remove what deletions and crashes left more than a day ago."""
-        paths = list(self.folder.old_files(_DAY, _is_leaving))
-        last: dict[str, int] = {}
-        for path in paths:
-            tenant, _, name = path.partition("/")
-            if match := VERSION_FILE.fullmatch(name.rpartition("/")[2]):
-                last[tenant] = max(last.get(tenant, 0), int(match[1]))
-        for tenant, number in last.items():
-            self._note(tenant, number)
-        for path in paths:
-            self.folder.remove(path)
-            self.folder.prune(path.rpartition("/")[0])
+    def _is_late(self, place: Place, newest: Version, made: Version, others: list[Version]) -> bool:
+        """Tell whether others were at work between a look at `newest` and the making of the version after it."""
+        if max(others, default=made) > made:  # they made this version and the next, and removed this one
+            return True
+        if newest.is_live:  # and gone if a deletion came and was swept
+            return newest.number not in {other.number for other in others}
+        return any(other.is_live for other in others) or self._last(place.tenant) >= made.number
+
+    def _bury(self, place: Place, number: int) -> None:
+        """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""
+        self._note(place.tenant, number)
+        for version in sorted(self._all(place)):
+            if version.number <= number:
+                self.folder.remove(place.file(version.number))
+        self.folder.prune(place.folder)
 
     def _all(self, place: Place) -> list[Version]:
         files = self.folder.files(place.folder).items()
         return [Version(int(match[1]), size) for name, size in files if (match := VERSION_FILE.fullmatch(name))]
 
     def _last(self, tenant: str) -> int:
-        """Return the highest number that a swept deletion of a tenant, given by its folder, had."""
+        """Return the highest number that a swept deletion of a tenant had."""
         return max((int(name) for name in self._noted(tenant)), default=0)
 
     def _note(self, tenant: str, number: int) -> None:
-        if number > self._last(tenant):
+        noted = self._noted(tenant)
+        if number > max(map(int, noted), default=0):
             with suppress(FileExistsError):
-                self.folder.create(f"{tenant}/{_LAST}/{number:012d}", DELETED)
-            for name in self._noted(tenant):
-                if int(name) < number:
-                    self.folder.remove(f"{tenant}/{_LAST}/{name}")
+                self.folder.create(f"{to_folder(tenant)}/{_LAST}/{number:012d}", DELETED)
+            for name in sorted(noted)[:-1]:  # the one before stays: a listing under way may miss the new one
+                self.folder.remove(f"{to_folder(tenant)}/{_LAST}/{name}")
 
     def _noted(self, tenant: str) -> list[str]:
-        return [name for name in self.folder.files(f"{tenant}/{_LAST}") if _LAST_FILE.fullmatch(name)]
+        files = self.folder.files(f"{to_folder(tenant)}/{_LAST}")
+        return [name for name in files if _LAST_FILE.fullmatch(name)]
 
 
 def unknown(session: str) -> UnknownSessionError:
@@ -141,8 +173,8 @@ def _conflict(place: Place) -> ConflictError:
     )
 
 
-def _is_leaving(name: str, size: int) -> bool:
-    return name.endswith(SUFFIX) or (size == len(DELETED) and VERSION_FILE.fullmatch(name) is not None)
+def _is_deletion(name: str, size: int) -> bool:
+    return size == len(DELETED) and VERSION_FILE.fullmatch(name) is not None
 
 
 @contextmanager

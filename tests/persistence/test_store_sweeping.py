@@ -1,0 +1,273 @@
+"""What deletions and crashes leave: taken away at once, or when a store is opened, and no version comes again."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from titans import MemoryStore, disk
+from titans.persistence import ConflictError, StoreError, versions
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request, tmp_path):
+    return tmp_path / "store" if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(root, tiny):
+    return MemoryStore(root, tiny)
+
+
+@pytest.fixture
+def state(tiny, read):
+    return read(tiny, 3)[1]
+
+
+def files(store):
+    return sorted(store._folder.leavings(lambda name, size: True))
+
+
+def before(monkeypatch, folder, name, act):
+    """Let something happen right before the next call of a folder's method."""
+    method = getattr(folder, name)
+
+    def late(*arguments):
+        monkeypatch.setattr(folder, name, method)
+        act()
+        return method(*arguments)
+
+    monkeypatch.setattr(folder, name, late)
+
+
+def killed_while_deleting(store, monkeypatch, session):
+    with monkeypatch.context() as patch:
+        patch.setattr(versions.Versions, "_bury", lambda *arguments: None)
+        store.delete("t", session)
+
+
+# Deletions -----------------------------------------------------------------------------------------------------
+
+
+def test_deleted_sessions_leave_one_note(store, state):
+    store.put("t", "kept", state, expected=0)
+    for i in range(5):
+        for name in "ab":
+            store.put("t", f"{name}{i}", state, expected=0)
+        for name in "ab":
+            store.delete("t", f"{name}{i}")
+    # The last number and the one before; each session began above those that were deleted.
+    assert files(store) == [f"t=0/=last/{8:012d}", f"t=0/=last/{10:012d}", f"t=0/kept=0/{1:012d}.safetensors"]
+    assert store._folder.folders("t=0") in (["=last", "kept=0"], ["kept=0", "=last"])
+    assert store.put("t", "a0", state, expected=None).version == 11
+    assert store.put("other", "a0", state, expected=None).version == 1
+
+
+def test_no_version_comes_again_after_a_deletion(store, root, tiny, read, same, state):
+    _, new = read(tiny, 5)
+    reader = MemoryStore(root, tiny)
+    store.put("t", "s", state, expected=0)
+    assert reader.get("t", "s").version == 1
+    MemoryStore(root, tiny).delete("t", "s")
+    assert reader.get("t", "s") is None
+    assert reader.list("t") == []
+    with pytest.raises(ConflictError, match="at version 0 and not 1"):
+        reader.put("t", "s", state, expected=1)
+    assert store.put("t", "s", new, expected=0).version == 3
+    for other in (reader, store):
+        with pytest.raises(ConflictError, match="at version 3 and not 1"):
+            other.put("t", "s", state, expected=1)
+        same(other.get("t", "s").state, new)
+    assert store.put("t", "s", state, expected=3).version == 4
+
+
+@pytest.mark.parametrize("act", ["put", "delete"])
+def test_a_writer_that_slept_through_a_deletion_conflicts(store, root, tiny, state, monkeypatch, act):
+    """The name of the version that it wants to make is free again."""
+    store.put("t", "s", state, expected=0)
+    before(monkeypatch, store._folder, "create", lambda: MemoryStore(root, tiny).delete("t", "s"))
+    with pytest.raises(ConflictError):
+        store.put("t", "s", state, expected=1) if act == "put" else store.delete("t", "s")
+    assert store.get("t", "s") is None
+    assert store.list("t") == []
+    assert store.put("t", "s", state, expected=None).version == 3
+
+
+def test_a_writer_that_slept_through_a_new_life_conflicts(store, root, tiny, read, same, state, monkeypatch):
+    _, new = read(tiny, 5)
+    store.put("t", "s", state, expected=0)
+
+    def replaced():
+        other = MemoryStore(root, tiny)
+        other.delete("t", "s")
+        other.put("t", "s", new, expected=None)
+
+    before(monkeypatch, store._folder, "create", replaced)
+    with pytest.raises(ConflictError):
+        store.put("t", "s", state, expected=1)
+    same(store.get("t", "s").state, new)
+    assert len(files(store)) == 2  # with the note
+
+
+def test_a_session_begins_above_what_is_deleted_meanwhile(store, root, tiny, state, monkeypatch):
+    """Its number would otherwise be one that a session of its name may have had."""
+    other = MemoryStore(root, tiny)
+    for name in ("s", "u"):
+        other.put("t", name, state, expected=0)
+    other.delete("t", "s")
+
+    def lived():
+        assert other.put("t", "s", state, expected=0).version == 3
+        other.delete("t", "s")
+
+    before(monkeypatch, store._folder, "create", lived)
+    assert store.put("t", "s", state, expected=0).version == 5
+    before(monkeypatch, store._folder, "create", lambda: other.put("t", "v", state, expected=0))
+    with pytest.raises(ConflictError):
+        store.put("t", "v", state, expected=0)
+    assert [info.session for info in store.list("t")] == ["s", "u", "v"]
+
+
+def test_a_sweep_between_two_looks_is_noticed(store, root, tiny, state, monkeypatch):
+    """Whoever does not see the deletion any more sees its number noted."""
+    store.put("t", "s", state, expected=0)
+    killed_while_deleting(store, monkeypatch, "s")
+    list_files = store._folder.files
+
+    def late(path):
+        monkeypatch.setattr(store._folder, "files", list_files)
+        found = list_files(path)
+        MemoryStore(root, tiny)
+        return found
+
+    monkeypatch.setattr(store._folder, "files", late)
+    assert store.put("t", "s", state, expected=0).version == 3
+
+
+# Crashes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_deletion_that_a_crash_cut_short_is_swept_at_the_next_start(store, root, tiny, state, monkeypatch):
+    for name in ("kept", "a", "b"):
+        store.put("t", name, state, expected=0)
+    killed_while_deleting(store, monkeypatch, "a")
+    with monkeypatch.context() as patch:  # before it had removed what it deletes
+        patch.setattr(store._folder, "remove", lambda path: None)
+        killed_while_deleting(store, monkeypatch, "b")
+    assert store.get("t", "b") is None
+    opened = MemoryStore(root, tiny)
+    assert files(opened) == [f"t=0/=last/{2:012d}", f"t=0/kept=0/{1:012d}.safetensors"]
+    assert opened.get("t", "b") is None
+    assert opened.put("t", "a", state, expected=0).version == 3
+
+
+def test_a_number_that_cannot_be_noted_is_not_swept(store, root, tiny, state, monkeypatch, caplog):
+    def fail(*arguments):
+        raise StoreError("full", "no space")
+
+    store.put("t", "s", state, expected=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(versions.Versions, "_note", fail)
+        store.delete("t", "s")
+        MemoryStore(root, tiny)  # opens all the same
+    assert "the store is full" in caplog.text
+    assert store.put("t", "s", state, expected=0).version == 3
+
+
+WRITER = """
+import os, runpy, sys
+from pathlib import Path
+disk, sync = runpy.run_path(sys.argv[1]), os.fsync  # without torch, which takes seconds to load
+def slow(descriptor):
+    print(flush=True)
+    sys.stdin.readline()
+    sync(descriptor)
+os.fsync = slow
+disk["create"](Path(sys.argv[2]), b"x" * 1000)
+print("made", flush=True)
+"""
+
+
+def test_what_a_killed_writer_left_goes_at_the_next_start_and_what_a_living_one_writes_stays(tmp_path, tiny, state):
+    MemoryStore(tmp_path, tiny).put("t", "s", state, expected=0)
+    folder = tmp_path / "t=0" / "s=0"
+    (living, killed) = (
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, disk.__file__, str(folder / name)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("living", "killed")
+    )
+    for process in (living, killed):
+        process.stdout.readline()
+    assert len(list(folder.glob(f"*{disk.SUFFIX}"))) == 2
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    MemoryStore(tmp_path, tiny)
+    assert len(list(folder.glob(f"*{disk.SUFFIX}"))) == 1
+    said, _ = living.communicate("\n\n")
+    assert said.strip() == "made"
+    assert sorted(path.name for path in folder.iterdir()) == [f"{1:012d}.safetensors", "living"]
+
+
+def test_where_locks_are_unknown_a_day_must_pass(tmp_path, monkeypatch):
+    new, old = tmp_path / f"new{disk.SUFFIX}", tmp_path / f"old{disk.SUFFIX}"
+    for path in (new, old):
+        path.write_bytes(b"x")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    assert disk.is_abandoned(new)
+    monkeypatch.setattr(disk, "fcntl", None)
+    assert (disk.is_abandoned(new), disk.is_abandoned(old)) == (False, True)
+
+
+def test_a_writer_whose_file_was_swept_writes_it_again(tmp_path, tiny, state, same, monkeypatch):
+    store, link = MemoryStore(tmp_path, tiny), os.link
+
+    def swept(source, target):
+        monkeypatch.setattr(os, "link", link)
+        os.unlink(source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", swept)
+    store.put("t", "s", state, expected=0)
+    same(store.get("t", "s").state, state)
+
+
+# Whose files they are ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_memories_are_their_owners_alone(tmp_path, tiny, state, umask):
+    old = os.umask(umask)
+    try:
+        store = MemoryStore(tmp_path / "made" / "store", tiny)
+        store.put("t", "s", state, expected=0)
+        store.put("t", "gone", state, expected=0)
+        store.delete("t", "gone")
+        state.save(tmp_path / "exported")
+    finally:
+        os.umask(old)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made" / "store").rglob("*")}
+    assert {modes[path] for path in modes if path.is_dir()} == {0o700}
+    assert {modes[path] for path in modes if path.is_file()} == {0o600}
+    assert stat.S_IMODE((tmp_path / "made" / "store").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "exported").stat().st_mode) == 0o600
+
+
+def test_what_its_user_opened_stays_open(tmp_path, tiny, state):
+    (tmp_path / "store").mkdir(mode=0o755)
+    (tmp_path / "store").chmod(0o755)
+    MemoryStore(tmp_path / "store", tiny).put("t", "s", state, expected=0)
+    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o755
+    state.save(tmp_path / "exported")
+    (tmp_path / "exported").chmod(0o640)
+    state.save(tmp_path / "exported")
+    disk.replace(tmp_path / "exported", b"report")
+    assert stat.S_IMODE((tmp_path / "exported").stat().st_mode) == 0o640
