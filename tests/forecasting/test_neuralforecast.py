@@ -235,6 +235,7 @@ def test_takes_the_arguments_of_patchtst():
     assert make(loss=DistributionLoss("Normal")).scaler.scaler_type == "standard"
     assert make(loss=DistributionLoss("Normal"), scaler_type="robust").scaler.scaler_type == "robust"
     assert make(patch_len=99).core.config.patch_length == L
+    assert make(patch_len=4, stride=None).core.config.patch_stride == 4
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,7 @@ def test_takes_the_arguments_of_patchtst():
     [
         ({"variant": "gru"}, "variant='gru' is unknown"),
         ({"stride": 0}, "patch_stride=0 must be a whole number"),
+        ({"stride": 8}, "patch_stride=8 is longer than a patch"),
         ({"config": {"horizon": 3}}, "config holds horizon"),
         ({"config": {"hidden_size": 3, "magic": 1}}, "config holds hidden_size, magic"),
     ],
@@ -249,6 +251,17 @@ def test_takes_the_arguments_of_patchtst():
 def test_refuses_what_cannot_work(arguments, message):
     with pytest.raises(TitansError, match=message):
         make(**arguments)
+
+
+@pytest.mark.parametrize("input_size", [1, 2, 6, 7, 8, 15])
+def test_a_window_shorter_than_a_patch_is_one_patch(input_size):
+    """With the arguments of PatchTST as they are."""
+    PatchTST(h=2, input_size=input_size, **QUIET)
+    config = Titans(h=2, input_size=input_size, **QUIET).core.config
+    assert config.patch_length == input_size
+    assert config.patch_stride == min(8, input_size)
+    assert config.num_tokens == 1
+    assert Titans(h=2, input_size=input_size, patch_len=16, stride=8, **QUIET).core.config == config
 
 
 def test_without_neuralforecast_names_the_extra(monkeypatch):

@@ -20,6 +20,8 @@ try:
 except ImportError as error:
     raise TitansError('this needs neuralforecast: pip install "titans-lm[forecast]"') from error
 
+_STRIDE = 8  # as PatchTST's
+
 
 class Titans(BaseModel):  # type: ignore[misc]
     """A forecaster with neural memory that NeuralForecast trains and queries: one series at a time, all steps at once.
@@ -42,8 +44,8 @@ class Titans(BaseModel):  # type: ignore[misc]
         encoder_layers: blocks. Default 1.
         n_heads: heads of the attention, and of the memory. Default 2.
         dropout: of the tokens and before the head. Default 0.
-        patch_len: steps of a patch, at most `input_size`. Default 16.
-        stride: steps from patch to patch. Default 8.
+        patch_len: steps of a patch; cut to `input_size`. Default 16.
+        stride: steps from patch to patch, at most `patch_len`; cut where that is. Default 8, or `patch_len` if shorter.
         config: other fields of `StackConfig`, such as `{"memory_depth": 1}`.
         loss: point, quantile or distribution loss of `neuralforecast.losses.pytorch`. Default `MAE()`.
         valid_loss: as `loss`, for validation. Default: `loss`.
@@ -77,7 +79,7 @@ class Titans(BaseModel):  # type: ignore[misc]
         n_heads: int = 2,
         dropout: float = 0.0,
         patch_len: int = 16,
-        stride: int = 8,
+        stride: int | None = None,
         config: dict[str, Any] | None = None,
         loss: Any = None,
         valid_loss: Any = None,
@@ -142,14 +144,16 @@ class Titans(BaseModel):  # type: ignore[misc]
             dataloader_kwargs=dataloader_kwargs,
             **trainer_kwargs,
         )
+        length = min(patch_len, self.input_size)
+        cut = stride is None or length < patch_len  # nobody asked for a patch so short with a stride so long
         fields = {
             "variant": variant,
             "hidden_size": hidden_size,
             "num_hidden_layers": encoder_layers,
             "num_attention_heads": n_heads,
             "dropout": dropout,
-            "patch_length": min(patch_len, self.input_size),
-            "patch_stride": stride,
+            "patch_length": length,
+            "patch_stride": min(_STRIDE if stride is None else stride, length) if cut else stride,
         }
         self.core = self._build(fields, config or {})
 
