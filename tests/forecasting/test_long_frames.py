@@ -43,6 +43,7 @@ def check_clean(panel, times, names=("a", "b")):
         lambda f: f.assign(y=[decimal.Decimal(str(number)) for number in f.y]),
         lambda f: f.convert_dtypes(),
         lambda f: f.set_index(np.zeros(len(f))),
+        lambda f: f.set_index(np.zeros(len(f))).astype({"y": object, "ds": str}),
     ],
 )
 def test_types_of_clean_frames(change):
@@ -124,6 +125,21 @@ def test_what_is_missing_is_noted():
     assert panel.notes[0] == "1 row without a time was left out"
     assert panel.notes[-1] == "1 series of one constant value: b"
     assert [len(one.times) for one in panel.series] == [9, 10]
+
+
+@pytest.mark.parametrize("kind", [object, str, "Float64"])
+def test_labels_of_the_index_may_repeat(kind):
+    """As after `concat`: rows are told apart by their place."""
+    given = frame().assign(x=np.arange(20.0))
+    given["y"], given["x"] = given.y.astype(kind), given.x.astype(kind)
+    given.loc[3, ["y", "x"]] = None
+    twice = given.set_index(np.arange(20) % 10)
+    for one, other in zip(frames.regular(given).series, frames.regular(twice).series, strict=True):
+        np.testing.assert_array_equal(one.y, other.y)
+        np.testing.assert_array_equal(one.covariates, other.covariates)
+        assert one.times.equals(other.times)
+    assert np.flatnonzero(np.isnan(other.y)).tolist() == []
+    assert np.flatnonzero(np.isnan(frames.regular(twice).series[0].y)).tolist() == [3]
 
 
 def test_covariates():

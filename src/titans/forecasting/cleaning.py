@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.grid import MOSTLY, Integers
+from titans.forecasting.clock import Integers
+from titans.forecasting.jitter import MOSTLY
 
 LIMIT = 1e30
 """Larger numbers are refused: their squares and sums leave float32, which models compute in."""
@@ -48,7 +49,9 @@ def to_numbers(column: pd.Series, decimal: str = ".") -> tuple[Floats, list[str]
             f'{counted(unreadable, "entry", "entries")} of "{column.name}" that {is_are(unreadable)} no number (such '
             f'as "{example}") {was_were(unreadable)} treated as missing'
         )
-    return numbers.reindex(column.index).to_numpy(dtype=np.float64), notes
+    values = np.full(len(column), np.nan)
+    values[column.notna().to_numpy()] = numbers  # by place: labels of the index may repeat
+    return values, notes
 
 
 def without_infinite(values: Floats, names: Sequence[str], notes: list[str]) -> Floats:

@@ -121,7 +121,7 @@ class TitansForecaster:
     @property
     def cutoffs(self) -> pd.Index:
         """The time up to which each series was read `[S]`."""
-        return self._fitted()[0].last
+        return self._fitted()[0].ends
 
     def fit(
         self, df: pd.DataFrame, static_df: pd.DataFrame | None = None, progress: Progress | None = None

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from titans import disk
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.clock import on_clock
 from titans.forecasting.ledger import Ledger
 from titans.forecasting.stream import ForecastStream
 from titans.models.forecasting import TitansForForecasting
@@ -134,30 +135,32 @@ def _write_ledger(ledger: Ledger) -> dict[str, Any]:
     written = {
         "ids": [_plain(name) for name in ledger.ids],
         "frequency": ledger.frequency,
-        "last": [int(time) for time in (last.asi8 if dates else last)],
+        "clock": [int(time) for time in (last.asi8 if dates else last)],
         "unit": last.unit if dates else None,
-        "zone": str(last.tz) if dates and last.tz is not None else None,
+        "zone": None if ledger.zone is None else str(ledger.zone),
         "covariates": ledger.covariates,
         "steps": ledger.steps.tolist(),
         **{name: getattr(ledger, name).tolist() for name in _FLOATS},
     }
     try:
-        same = bool((_read_ledger(written).last == last).all())
+        same = bool((_read_ledger(written).ends == ledger.ends).all())
     except (ValueError, KeyError, TypeError) as error:  # a time zone that has no name
-        raise TitansError(f"the time zone {last.tz} cannot be saved: convert ds to a named one") from error
+        raise TitansError(f"the time zone {ledger.zone} cannot be saved: convert ds to a named one") from error
     assert same  # what is written is what is read
     return written
 
 
 def _read_ledger(written: dict[str, Any]) -> Ledger:
-    last = pd.Index(np.array(written["last"], dtype=np.int64))
+    zone, earlier = written["zone"], "clock" not in written  # until then, "last" was in UTC
+    last = pd.Index(np.array(written["last" if earlier else "clock"], dtype=np.int64))
     if written["unit"] is not None:
         last = pd.DatetimeIndex(last.to_numpy().view(f"M8[{written['unit']}]"))
-        if written["zone"] is not None:
-            last = last.tz_localize("UTC").tz_convert(written["zone"])
+        if zone is not None:
+            zone = last.tz_localize("UTC").tz_convert(zone).tz
+            last = on_clock(last.tz_localize("UTC").tz_convert(zone), written["frequency"]) if earlier else last
     numbers: dict[str, Any] = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
     names = {name: written[name] for name in ("ids", "frequency", "covariates")}
-    ledger = Ledger(**names, last=last, steps=np.array(written["steps"], dtype=np.int64), **numbers)
+    ledger = Ledger(**names, last=last, zone=zone, steps=np.array(written["steps"], dtype=np.int64), **numbers)
     series, covariates = (len(ledger.ids),), (len(ledger.covariates),)
     expected = [series] * 4 + [covariates] * 2 + [(*series, max(ledger.profile.shape[-1], 1))]
     if ledger.steps.shape != series or last.shape != series or [numbers[name].shape for name in _FLOATS] != expected:

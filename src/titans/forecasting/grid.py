@@ -1,15 +1,14 @@
 """Regular grids of time: the step between time stamps, and the place of each stamp.
 
 A step is written as a pandas offset alias ("15min", "h", "D", "7D", "B", "MS", "3MS", …), or as a whole number where
-time is whole numbers. Steps of fixed length are laid over stamps that lie near a grid; calendar steps only over stamps
-that lie on it.
+time is whole numbers. Steps of fixed length are laid over stamps that lie near a grid; calendar steps over stamps
+whose days lie on it, at times of day near one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,17 +17,25 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.clock import (
+    Integers,
+    daily,
+    dates,
+    off_clock,
+    offset_of,
+    on_clock,
+    on_wall,
+    ticks,
+    time_of_day,
+    zone_of,
+)
+from titans.forecasting.jitter import MOSTLY, NEAR, at_one_time, at_time_of_day, near
 
-NEAR = 0.25
-"""A time stamp is near a grid point when at most this part of a step lies between them."""
-MOSTLY = 0.9
-"""The part of all time stamps that must be near the grid for the others to be moved as well."""
 FILLED = 0.5
 """The part of a grid's points that must have a time stamp."""
 
-Integers = npt.NDArray[np.int64]
 _DAY = pd.Timedelta(days=1)
-_MONTH = 27  # days that a month has at least, less one
+_MONTH, _HALF_MONTH = 27, 13  # days that they have at least, less one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +67,9 @@ def lay(stamps: pd.Index, frequency: str | int) -> Grid:
         TitansError: the stamps do not lie on such a grid, or leave most of it empty.
     """
     step = _fixed_step(frequency, stamps)
-    grid = _lay_calendar(stamps, str(frequency)) if step is None else _lay_fixed(stamps, step, frequency)
+    clock = on_clock(stamps, frequency)
+    grid = _lay_calendar(clock, str(frequency)) if step is None else _lay_fixed(clock, step, frequency)
+    grid = dataclasses.replace(grid, times=off_clock(grid.times, frequency, zone_of(stamps)))
     if grid.moved and _distinct(grid.place) < MOSTLY * _distinct(_numbers(stamps)):
         raise TitansError(f"the time stamps are closer together than the frequency {frequency}: aggregate them first")
     return grid
@@ -106,46 +115,34 @@ def following(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
     if isinstance(frequency, int):
         start = int(times[-1]) + frequency
         return pd.RangeIndex(start, start + steps * frequency, frequency, name=times.name)
-    index = pd.date_range(times[-1], periods=steps + 1, freq=frequency, name=times.name, unit=times.unit)[1:]
-    return pd.DatetimeIndex(index, freq=None)
+    last = on_clock(times, frequency)[-1]
+    index = pd.date_range(last, periods=steps + 1, freq=frequency, name=times.name, unit=times.unit)[1:]
+    return off_clock(pd.DatetimeIndex(index, freq=None), frequency, times.tz)
 
 
-def places_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> Integers:
-    """Say how many steps after the end of a grid later time stamps lie; gaps may be of any length.
+def steps_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> npt.NDArray[np.float64]:
+    """Say how many steps after the end of a grid time stamps lie; gaps may be of any length.
 
     Args:
-        last: the last time of the grid `[1]`.
-        stamps: ascending time stamps `[n]`, of the same kind and time zone.
+        last: the last time of the grid, on its clock (see `clock`) `[1]`.
+        stamps: time stamps of the same kind `[n]`.
         frequency: the step of the grid.
 
     Returns:
-        The steps `[n]`, ascending; 0 or less for what is not later.
-
-    Raises:
-        TitansError: a time stamp does not lie on the grid, or near it.
+        The steps `[n]`, whole numbers, 0 or less for what is not later; NaN for what does not lie on the grid or near.
     """
     step = _fixed_step(frequency, last)
-    if step is None:
-        offset = _offset(frequency)
-        first, clock = _wall(last)[0], _wall(stamps)
-        if isinstance(offset, pd.offsets.MonthBegin):
-            clock = pd.DatetimeIndex(clock.to_period("M").to_timestamp()).as_unit(clock.unit)
-        times = pd.date_range(min(first, clock[0]), max(first, clock[-1]), freq=offset, unit=clock.unit)
-        place = times.get_indexer(clock)
-        outside = place < 0
-        place = place - times.get_loc(first)
-    else:
-        days = not isinstance(frequency, int) and isinstance(_offset(frequency), pd.offsets.Day)
-        origin, clock = (_wall(last), _wall(stamps)) if days else (last, stamps)
-        exact = (_numbers(clock) - _numbers(origin)[0]) / step
-        place = np.rint(exact)
-        outside = np.abs(exact - place) > NEAR
-    if outside.any():
-        raise TitansError(
-            f"the time stamp {stamps[int(outside.argmax())]} does not lie on the grid that goes on from {last[0]} with "
-            f"the frequency {frequency}"
-        )
-    return np.asarray(place, dtype=np.int64)
+    usual = int(time_of_day(last)[0]) if isinstance(last, pd.DatetimeIndex) else None
+    clock = on_clock(stamps, frequency, usual)
+    if step is not None or usual is None or not len(clock):
+        exact = (_numbers(clock) - _numbers(last)[0]) / step
+        return np.where(np.abs(exact - np.rint(exact)) <= NEAR, np.rint(exact), np.nan)
+    clock = at_time_of_day(clock, usual)
+    if isinstance(offset_of(frequency), pd.offsets.MonthBegin):
+        clock = _month_begin(clock, usual)
+    times = pd.date_range(last[0], max(last[0], clock.max()), freq=frequency, unit=last.unit)
+    place = times.get_indexer(clock).astype(np.float64)
+    return np.where(clock <= last[0], 0, np.where(place < 0, np.nan, place))
 
 
 def check_frequency(frequency: str | int) -> None:
@@ -162,7 +159,7 @@ def check_frequency(frequency: str | int) -> None:
             raise TitansError(f"the frequency of whole-number time must be at least 1, not {frequency}")
         return
     try:
-        positive = _offset(frequency).n > 0
+        positive = offset_of(frequency).n > 0
     except (ValueError, TypeError, AttributeError):
         positive = False
     if not positive:
@@ -173,40 +170,50 @@ def _candidates(stamps: pd.Index) -> Iterator[str | int]:
     """Steps to try, the best first."""
     if not isinstance(stamps, pd.DatetimeIndex):
         distances = np.diff(_numbers(stamps))
-        steps = (_mode(distances), round(_refined(distances)), np.gcd.reduce(distances))
-        yield from dict.fromkeys(int(step) for step in steps)
+        numbers = (_mode(distances), round(_refined(distances)), np.gcd.reduce(distances))
+        yield from dict.fromkeys(int(number) for number in numbers)
         return
-    wall = _wall(stamps)
-    one_time = _one_time(wall)
-    distances = np.diff((wall if one_time else stamps).asi8)
-    if one_time:
-        yield from _calendar_candidates(wall)
+    days = daily(stamps)  # if not, a day is 24 hours
+    clock = on_wall(stamps) if days or stamps.tz is None else stamps.tz_convert(None)
+    if days:
+        yield from _calendar_candidates(at_one_time(clock))
+    distances = np.diff(clock.asi8)
     mode, refined = _mode(distances), _refined(distances)
-    if (distances % mode).any():  # of steps that fit exactly, the usual distance comes first
-        yield from _report_months(wall)
-    for step in dict.fromkeys([mode, *_nice(refined, _ticks("1s", stamps)), int(np.gcd.reduce(distances))]):
-        yield _alias(step, stamps.unit, days=one_time or stamps.tz is None)
+    exact = not (distances % mode).any()
+    if not exact:
+        yield from _report_months(clock)
+    steps = [*_nice(refined, ticks("1s", stamps)), int(np.gcd.reduce(distances))]
+    usual = exact or 2 * (distances == mode).sum() > len(distances)
+    for length in dict.fromkeys([mode, *steps] if usual else [*steps[:-1], mode, steps[-1]]):
+        yield _alias(length, stamps.unit, days=days or stamps.tz is None)
 
 
-def _calendar_candidates(wall: pd.DatetimeIndex) -> Iterator[str]:
-    """Months, and working days, for stamps at one time of day."""
-    days = np.median(np.diff(wall.asi8)) / _ticks("1D", wall)
+def _calendar_candidates(clock: pd.DatetimeIndex) -> Iterator[str]:
+    """Months, half months and working days, for stamps at one time of day."""
+    if len(np.unique(time_of_day(clock))) > 1:
+        return
+    distances = np.diff(clock.asi8)
+    days = np.median(distances) / ticks("1D", clock)
     if days >= _MONTH:
-        step = int(np.gcd.reduce(np.diff(_months(wall))))
+        step = int(np.gcd.reduce(np.diff(_months(clock))))
         for alias in ("MS", "ME", "BMS", "BME"):
-            offset = pd.tseries.frequencies.to_offset(alias)
-            if step and all(offset.is_on_offset(stamp) for stamp in wall):
+            if step and _all_on(alias, clock):
                 yield alias if step == 1 else f"{step}{alias}"
+    elif days >= _HALF_MONTH:
+        early = np.unique(clock.day[clock.day < 28])  # of the first and another day, or of another and the last
+        alias = f"SMS-{early[-1]}" if len(early) == 2 else f"SME-{early[-1]}" if len(early) == 1 else "SMS-15"
+        if alias not in ("SMS-1", "SME-28") and _all_on(alias, clock):
+            yield alias
     # A weekend without stamps must lie within them, or these may as well be days of one week.
-    weekday = np.asarray(wall.day_of_week)
-    if days == 1 and len(wall) >= 5 and (weekday < 5).all() and (np.diff(weekday) < 0).any():
+    weekday = np.asarray(clock.day_of_week)
+    if days == 1 and len(clock) >= 5 and (weekday < 5).all() and (np.diff(weekday) < 0).any():
         yield "B"
 
 
 def _report_months(wall: pd.DatetimeIndex) -> Iterator[str]:
     """Months for stamps on changing days, where no month has two."""
     distances = np.diff(_months(wall))
-    if distances.min() > 0 and np.median(np.diff(wall.asi8)) >= _MONTH * _ticks("1D", wall):
+    if distances.min() > 0 and np.median(np.diff(wall.asi8)) >= _MONTH * ticks("1D", wall):
         step = int(np.gcd.reduce(distances))
         yield "MS" if step == 1 else f"{step}MS"
 
@@ -239,7 +246,7 @@ def _alias(step: int, unit: Any, *, days: bool) -> str:
     if length % _DAY == pd.Timedelta(0):
         number = length // _DAY
         return f"{24 * number}h" if not days else "D" if number == 1 else f"{number}D"
-    alias: str = pd.tseries.frequencies.to_offset(length).freqstr
+    alias: str = offset_of(length).freqstr
     return alias
 
 
@@ -259,44 +266,29 @@ def _fixed_step(frequency: str | int, stamps: pd.Index) -> int | None:
         raise TitansError(f"the frequency {frequency!r} does not fit the time stamps: they are {kind}")
     if isinstance(frequency, int):
         return frequency
-    offset = _offset(frequency)
+    offset = offset_of(frequency)
     if isinstance(offset, pd.offsets.Day):
-        return int(offset.n) * _ticks("1D", stamps)
-    return _ticks(offset, stamps) if isinstance(offset, pd.offsets.Tick) else None
+        return int(offset.n) * ticks("1D", stamps)
+    return ticks(offset, stamps) if isinstance(offset, pd.offsets.Tick) else None
 
 
 def _lay_fixed(stamps: pd.Index, step: int, frequency: str | int) -> Grid:
     if not isinstance(stamps, pd.DatetimeIndex):
         numbers = _numbers(stamps)
-        origin, place = _places(numbers, step, frequency, [step])
+        origin, place = _places(numbers, step, frequency)
         times = pd.RangeIndex(origin, origin + (int(place[-1]) + 1) * step, step, name=stamps.name)
         return Grid(times, place, int((times.to_numpy()[place] != numbers).sum()))
-    days = isinstance(_offset(frequency), pd.offsets.Day)
-    clock = _wall(stamps) if days else stamps  # a day is a day on the wall clock, also where clocks change
-    second = _ticks("1s", stamps)
-    origin, place = _places(clock.asi8, step, frequency, [step, 3600 * second, 60 * second, second])
+    origin, place = _places(stamps.asi8, step, frequency, ticks("1s", stamps))
     values = origin + step * np.arange(int(place[-1]) + 1)
-    times = pd.DatetimeIndex(values.view(f"M8[{stamps.unit}]"), name=stamps.name)
-    moved = int((values[place] != clock.asi8).sum())
-    if stamps.tz is not None:
-        times = _localize(times, stamps.tz) if days else times.tz_localize("UTC").tz_convert(stamps.tz)
-    return Grid(times, place, moved)
+    return Grid(dates(values, stamps), place, int((values[place] != stamps.asi8).sum()))
 
 
-def _places(clock: Integers, step: int, frequency: str | int, units: list[int]) -> tuple[int, Integers]:
-    """The grid's origin, if possible on a whole unit where stamps are only near, and the grid point of each stamp."""
-    since = clock - clock[0]
-    origin, place = int(clock[0]), since // step
-    if (since % step).any():
-        angle = 2 * np.pi * ((since % step) / step)
-        centre = origin + float(np.arctan2(np.sin(angle).mean(), np.cos(angle).mean())) / (2 * np.pi) * step
-        for origin in (*(round(centre / unit) * unit for unit in units if unit <= step), round(centre)):
-            exact = (clock - origin) / step
-            place = np.rint(exact).astype(np.int64)
-            if (np.abs(exact - place) <= NEAR).mean() >= MOSTLY:
-                break
-        else:
-            raise TitansError(f"the time stamps do not lie near a grid of the frequency {frequency}")
+def _places(clock: Integers, step: int, frequency: str | int, second: int | None = None) -> tuple[int, Integers]:
+    """The grid's origin, and the grid point of each stamp."""
+    try:
+        origin, place = near(clock, step, second)
+    except TitansError as error:
+        raise TitansError(f"{error} of the frequency {frequency}") from error
     _check_filled(place - place[0], frequency)
     return origin + int(place[0]) * step, place - place[0]
 
@@ -320,44 +312,22 @@ def _distinct(ascending: Integers) -> int:
 
 
 def _lay_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Grid:
-    offset = _offset(frequency)
-    clock = wall = _wall(stamps)
-    if isinstance(offset, pd.offsets.MonthBegin) and (wall.day != 1).any():  # reports on any day of the month
-        clock = pd.DatetimeIndex(wall.to_period("M").to_timestamp()).as_unit(wall.unit)
-    times = pd.DatetimeIndex(pd.date_range(clock[0], clock[-1], freq=offset, unit=stamps.unit), freq=None)
+    clock = at_one_time(stamps)
+    if isinstance(offset_of(frequency), pd.offsets.MonthBegin) and (clock.day != 1).any():  # reports on any day
+        clock = _month_begin(clock, 0)
+    times = pd.DatetimeIndex(pd.date_range(clock[0], clock[-1], freq=frequency, unit=stamps.unit), freq=None)
     place = np.asarray(times.get_indexer(clock), dtype=np.int64)
     if (place < 0).any():
         outside = stamps[int((place < 0).argmax())]
         raise TitansError(f"the time stamp {outside} is none of the times that the frequency {frequency} gives")
     _check_filled(place, frequency)
-    times = times.rename(stamps.name)
-    return Grid(times if stamps.tz is None else _localize(times, stamps.tz), place, int((clock != wall).sum()))
+    return Grid(times.rename(stamps.name), place, int((clock != stamps).sum()))
 
 
-def _one_time(wall: pd.DatetimeIndex) -> bool:
-    """Whether all stamps have one time of day."""
-    return len(np.unique(wall.asi8 % _ticks("1D", wall))) == 1
+def _month_begin(clock: pd.DatetimeIndex, usual: int) -> pd.DatetimeIndex:
+    """The beginnings of the months that times lie in, at a time of day."""
+    return dates(clock.to_period("M").to_timestamp().as_unit(clock.unit).asi8 + usual, clock)
 
 
-def _wall(stamps: pd.DatetimeIndex) -> pd.DatetimeIndex:
-    """What a clock on the wall showed."""
-    return stamps if stamps.tz is None else stamps.tz_localize(None)
-
-
-def _localize(wall: pd.DatetimeIndex, zone: object) -> pd.DatetimeIndex:
-    """From a clock on the wall to times; an hour that a clock skips becomes the next, of a doubled one the first."""
-    return wall.tz_localize(zone, ambiguous=np.ones(len(wall), dtype=bool), nonexistent="shift_forward")
-
-
-@functools.cache
-def _offset(alias: str | int) -> Any:
-    return pd.tseries.frequencies.to_offset(alias)
-
-
-def _ticks(length: Any, stamps: pd.DatetimeIndex) -> int:
-    """A length of time in the unit that the stamps count in."""
-    length = pd.Timedelta(length)
-    try:
-        return int(length.as_unit(stamps.unit, round_ok=False).to_timedelta64().astype(np.int64))
-    except ValueError as error:
-        raise TitansError(f"the time stamps count in {stamps.unit}, too coarse for the step {length}") from error
+def _all_on(alias: str, clock: pd.DatetimeIndex) -> bool:
+    return all(offset_of(alias).is_on_offset(stamp) for stamp in clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.cleaning import Floats, listed, spread, to_numbers
-from titans.forecasting.grid import following, places_after
+from titans.forecasting.clock import Integers, off_clock, on_clock, zone_of
+from titans.forecasting.grid import following, steps_after
 from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, read_rows, sort_rows
 from titans.forecasting.seasonal import SeasonalProfile
 from titans.forecasting.times import parse_times
@@ -42,7 +44,8 @@ class Ledger:
     Args:
         ids: their names `[S]`.
         frequency: the step of time.
-        last: the time of the last point read of each `[S]`.
+        last: the time of the last point read of each, on the clock of the frequency (see `clock`) `[S]`.
+        zone: the time zone; None where times have none.
         steps: how many were read of each, gaps included `[S]`, int64.
         mean: of each, over the steps that training learns from `[S]`.
         std: the deviation over these; over all steps where that is 0; 1 where that is, too `[S]`.
@@ -57,7 +60,8 @@ class Ledger:
     ids: list[object]
     frequency: str | int
     last: pd.Index
-    steps: np.ndarray[tuple[int], np.dtype[np.int64]]
+    zone: Any
+    steps: Integers
     mean: Floats
     std: Floats
     profile: Floats
@@ -97,12 +101,13 @@ class Ledger:
         count = np.maximum(given.sum(0), 1)
         mean = np.where(given, together, 0.0).sum(0) / count
         std = np.sqrt(np.square(np.where(given, together - mean, 0.0)).sum(0) / count)
-        times = [one.times[-1:] for one in panel.series]
+        times = [on_clock(one.times, panel.frequency)[-1:] for one in panel.series]
         scales = np.array([np.nanmean(part) for part in learned]), np.array(spread_)
         ledger = cls(
             ids=[one.unique_id for one in panel.series],
             frequency=panel.frequency,
             last=times[0].append(times[1:]),
+            zone=zone_of(panel.series[0].times),
             steps=np.zeros(len(panel.series), dtype=np.int64),
             mean=scales[0],
             std=scales[1],
@@ -141,7 +146,7 @@ class Ledger:
                 f"unknown series {listed(unknown)}: expected those that fit was given ({listed(self.ids)}); fit again "
                 "to add a series"
             )
-        times = _like(rows.times, self.last)
+        times = self._like(rows.times)
         order = sort_rows(times, rows.codes, notes)
         new = [np.empty((0, 1 + len(self.covariates)))] * len(self.ids)
         last = [self.last[number : number + 1] for number in range(len(self.ids))]
@@ -162,9 +167,15 @@ class Ledger:
         )
         return ledger, Points(values, [self._scaled_covariates(one[:, 1:]) for one in new])
 
+    @property
+    def ends(self) -> pd.Index:
+        """The time of the last point read of each series `[S]`."""
+        return off_clock(self.last, self.frequency, self.zone)
+
     def horizon(self, steps: int) -> list[pd.Index]:
         """The times that follow what was read of each series."""
-        return [following(self.last[number : number + 1], self.frequency, steps) for number in range(len(self.ids))]
+        clocks = [following(self.last[number : number + 1], self.frequency, steps) for number in range(len(self.ids))]
+        return [off_clock(clock, self.frequency, self.zone) for clock in clocks]
 
     def known(self, frame: pd.DataFrame | None, steps: int) -> Tensor | None:
         """Look up the covariates of the horizon.
@@ -191,15 +202,16 @@ class Ledger:
         times = parse_times(frame[TIME])
         if times is None or not times.known.all():
             raise TitansError('the column "ds" of future_df holds no time, or not in every row')
-        stamps, codes = _like(times.index, self.last), frame[ID].to_numpy()
+        stamps, codes = self._like(times.index), frame[ID].to_numpy()
         columns = np.stack([_numbers(frame[name]) for name in self.covariates], 1)
         found_rows = []
-        for name, wanted in zip(self.ids, self.horizon(steps), strict=True):
+        for number, (name, wanted) in enumerate(zip(self.ids, self.horizon(steps), strict=True)):
             members = np.flatnonzero(codes == name)
-            own = stamps[members]
-            if not own.is_unique:
+            ahead = steps_after(self.last[number : number + 1], stamps[members], self.frequency)
+            members, ahead = members[ahead > 0], ahead[ahead > 0]
+            if len(np.unique(ahead)) < len(ahead):
                 raise TitansError(f'future_df has two rows of the series "{name}" with one time: keep one')
-            rows = own.get_indexer(wanted)
+            rows = pd.Index(ahead).get_indexer(np.arange(1, steps + 1))
             values = columns[members[rows]] if len(members) else np.full((steps, len(self.covariates)), np.nan)
             lacking = (rows < 0) | ~np.isfinite(values).all(1)
             if lacking.any():
@@ -219,13 +231,16 @@ class Ledger:
         constant = (self.low == self.high)[:, None, None]
         return np.asarray(np.where(constant, self.low[:, None, None], y))
 
-    def _steps(self, number: int, stamps: pd.Index) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _steps(self, number: int, stamps: pd.Index) -> Integers:
         """How many steps after the last point of a series the new rows lie."""
         name, last = self.ids[number], self.last[number : number + 1]
-        try:
-            steps = places_after(last, stamps, self.frequency)
-        except TitansError as error:
-            raise TitansError(f'series "{name}": {error}') from error
+        exact = steps_after(last, stamps, self.frequency)
+        if np.isnan(exact).any():
+            raise TitansError(
+                f'series "{name}": the time stamp {stamps[int(np.isnan(exact).argmax())]} does not lie on the grid '
+                f"that goes on from {last[0]} with the frequency {self.frequency}"
+            )
+        steps: Integers = exact.astype(np.int64)
         if steps[0] < 1:
             raise TitansError(
                 f'series "{name}": the row at {stamps[0]} is not later than {last[0]}, up to which the series was '
@@ -238,6 +253,22 @@ class Ledger:
                 f"expected at most {LARGEST_GAP:,}: correct its time, or fit again"
             )
         return steps
+
+    def _like(self, stamps: pd.Index) -> pd.Index:
+        """Give time stamps the time zone and unit of those read before."""
+        dates, expected = isinstance(stamps, pd.DatetimeIndex), isinstance(self.last, pd.DatetimeIndex)
+        if dates != expected:
+            kinds = {True: "dates", False: "whole numbers"}
+            raise TitansError(f'the column "ds" holds {kinds[dates]}, but the series was read with {kinds[expected]}')
+        if not dates:
+            return stamps
+        if (stamps.tz is None) != (self.zone is None):
+            kinds = {True: "without a time zone", False: "with a time zone"}
+            raise TitansError(
+                f'the column "ds" holds times {kinds[stamps.tz is None]}, but the series was read '
+                f"{kinds[self.zone is None]}"
+            )
+        return (stamps if stamps.tz is None else stamps.tz_convert(self.zone)).as_unit(self.last.unit)
 
     def _scaled(self, y: Floats, number: int) -> Tensor:
         scaled = (y - self.mean[number]) / self.std[number] - self._season(number, len(y))
@@ -311,19 +342,3 @@ def _numbers(column: pd.Series) -> Floats:
     if numbers is None:
         raise TitansError(f'the column "{column.name}" of future_df holds no numbers')
     return numbers[0]
-
-
-def _like(stamps: pd.Index, last: pd.Index) -> pd.Index:
-    """Give time stamps the time zone and unit of those read before."""
-    dates, expected = isinstance(stamps, pd.DatetimeIndex), isinstance(last, pd.DatetimeIndex)
-    if dates != expected:
-        kinds = {True: "dates", False: "whole numbers"}
-        raise TitansError(f'the column "ds" holds {kinds[dates]}, but the series was read with {kinds[expected]}')
-    if not dates:
-        return stamps
-    if (stamps.tz is None) != (last.tz is None):
-        kinds = {True: "without a time zone", False: "with a time zone"}
-        raise TitansError(
-            f'the column "ds" holds times {kinds[stamps.tz is None]}, but the series was read {kinds[last.tz is None]}'
-        )
-    return (stamps if stamps.tz is None else stamps.tz_convert(last.tz)).as_unit(last.unit)

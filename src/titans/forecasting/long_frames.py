@@ -19,7 +19,8 @@ from titans.forecasting.cleaning import (
     was_were,
     without_infinite,
 )
-from titans.forecasting.grid import Grid, Integers, check_frequency, find_frequency, lay
+from titans.forecasting.clock import Integers
+from titans.forecasting.grid import Grid, check_frequency, find_frequency, lay
 from titans.forecasting.times import Times, parse_times
 
 ID, TIME, TARGET = "unique_id", "ds", "y"

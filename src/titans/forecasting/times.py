@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.grid import MOSTLY, find_frequency
+from titans.forecasting.grid import find_frequency
+from titans.forecasting.jitter import MOSTLY
 
 NAMES = ("date", "time", "timestamp", "ds", "datetime")
 """What time columns are usually called."""

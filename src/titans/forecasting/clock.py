@@ -1,0 +1,143 @@
+"""The clock that steps are counted on: a zone's clock on the wall for days, weeks and months, UTC for hours and less.
+
+On it, time stamps have no time zone and all steps of a frequency are alike, also where clocks go forward or back.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+
+Integers = npt.NDArray[np.int64]
+_SKIPPED = "2h"  # that a clock is put forward, at most
+_ONE_TIME = 0.5  # the circular variance of times of day that are taken for one, at most; of all hours it is 1
+
+
+def on_clock(stamps: pd.Index, frequency: str | int, usual: int | None = None) -> pd.Index:
+    """Put time stamps on the clock of a frequency.
+
+    Args:
+        stamps: dates with or without a time zone, or whole numbers `[n]`.
+        frequency: the step.
+        usual: the time of day that days begin at, in the unit of the stamps. Default: the most frequent one.
+
+    Returns:
+        The times `[n]`, without a time zone.
+    """
+    if zone_of(stamps) is None:
+        return stamps
+    return stamps.tz_convert(None) if _absolute(frequency) else on_wall(stamps, usual)
+
+
+def off_clock(clock: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
+    """Undo `on_clock`.
+
+    Args:
+        clock: times without a time zone `[n]`.
+        frequency: the step.
+        zone: the time zone; None leaves the times as they are.
+
+    Returns:
+        The time stamps `[n]`; what the clock on the wall skips becomes the next time, of a doubled one the first.
+    """
+    if zone is None:
+        return clock
+    return (
+        clock.tz_localize("UTC").tz_convert(zone) if _absolute(frequency) else _localize(clock, zone, "shift_forward")
+    )
+
+
+def on_wall(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIndex:
+    """Read what a clock on the wall showed; where it skipped the usual time of day, that time.
+
+    Args:
+        stamps: with or without a time zone `[n]`.
+        usual: the usual time of day, in the unit of the stamps. Default: the most frequent one.
+
+    Returns:
+        The times `[n]`, without a time zone.
+    """
+    if stamps.tz is None:
+        return stamps
+    shown = stamps.tz_localize(None)
+    if usual is None:
+        times, counts = np.unique(time_of_day(shown), return_counts=True)
+        usual = int(times[counts.argmax()])
+    expected = dates(nearest(shown.asi8, ticks("1D", shown), usual), shown)
+    late = shown.asi8 - expected.asi8
+    skipped = (late >= 0) & (late <= ticks(_SKIPPED, shown))
+    skipped[skipped] = _localize(expected[skipped], stamps.tz, "NaT").isna()
+    return dates(np.where(skipped, expected.asi8, shown.asi8), shown)
+
+
+def daily(stamps: pd.DatetimeIndex) -> bool:
+    """Whether stamps lie near one time of day, on the clock on the wall no less than in UTC.
+
+    Args:
+        stamps: `[n]`, in any order.
+
+    Returns:
+        Whether they do; false where they are usually less than 20 hours apart.
+    """
+    instants = stamps.unique().sort_values()
+    if len(instants) < 2 or np.median(np.diff(instants.asi8)) < ticks("20h", instants):
+        return False
+    wall, utc = on_wall(instants), instants if instants.tz is None else instants.tz_convert(None)
+    return _variance(wall) <= min(_variance(utc) + 1e-9, _ONE_TIME)
+
+
+def time_of_day(clock: pd.DatetimeIndex) -> Integers:
+    """The time since midnight `[n]`, in the unit of the times."""
+    return np.asarray(clock.asi8 % ticks("1D", clock), dtype=np.int64)
+
+
+def nearest(numbers: Integers, step: int, origin: int) -> Integers:
+    """The points of a grid of `step` through `origin` that numbers `[n]` lie nearest to."""
+    half = step // 2
+    return np.asarray(numbers + (origin - numbers + half) % step - half, dtype=np.int64)
+
+
+def dates(numbers: Integers, like: pd.DatetimeIndex) -> pd.DatetimeIndex:
+    """Times without a time zone from numbers in the unit of others."""
+    return pd.DatetimeIndex(np.asarray(numbers, dtype=np.int64).view(f"M8[{like.unit}]"), name=like.name)
+
+
+def zone_of(stamps: pd.Index) -> Any:
+    """The time zone of dates; None where there is none, and of whole numbers."""
+    return stamps.tz if isinstance(stamps, pd.DatetimeIndex) else None
+
+
+@functools.cache
+def offset_of(alias: Any) -> Any:
+    """What pandas makes of a frequency."""
+    return pd.tseries.frequencies.to_offset(alias)
+
+
+def ticks(length: Any, stamps: pd.DatetimeIndex) -> int:
+    """A length of time in the unit that the stamps count in."""
+    length = pd.Timedelta(length)
+    try:
+        return int(length.as_unit(stamps.unit, round_ok=False).to_timedelta64().astype(np.int64))
+    except ValueError as error:
+        raise TitansError(f"the time stamps count in {stamps.unit}, too coarse for the step {length}") from error
+
+
+def _absolute(frequency: str | int) -> bool:
+    """Whether a step always lasts as long: a day does not, where clocks change."""
+    return isinstance(offset_of(frequency), pd.offsets.Tick) and not isinstance(offset_of(frequency), pd.offsets.Day)
+
+
+def _localize(clock: pd.DatetimeIndex, zone: Any, skipped: str) -> pd.DatetimeIndex:
+    return clock.tz_localize(zone, ambiguous=np.ones(len(clock), dtype=bool), nonexistent=skipped)
+
+
+def _variance(clock: pd.DatetimeIndex) -> float:
+    """The circular variance of times of day, from 0 (all alike) to 1."""
+    angle = 2 * np.pi * (time_of_day(clock) / ticks("1D", clock))
+    return float(1 - np.hypot(np.sin(angle).mean(), np.cos(angle).mean()))

@@ -1,0 +1,179 @@
+"""Days, weeks and months on the clock on the wall: where clocks change, no step is lost and none drifts."""
+
+import zoneinfo
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+pd = pytest.importorskip("pandas")
+frames = pytest.importorskip("titans.forecasting.frames")
+grid = pytest.importorskip("titans.forecasting.grid")
+
+ZONES = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone)
+STEPS = {"15min": None, "h": None, "D": "D", "3D": "3D", "W-MON": "7D", "B": "B", "MS": "MS", "ME": "ME", "QS": "3MS"}
+
+
+def local(clock, zone):
+    """What pandas makes of a clock on the wall: the next of a skipped time, of a doubled one the first."""
+    return clock.tz_localize(zone, ambiguous=np.ones(len(clock), bool), nonexistent="shift_forward")
+
+
+def continued(stamps, horizon):
+    frequency = grid.find_frequency(stamps)
+    laid = grid.lay(stamps, frequency)
+    return frequency, laid, grid.following(laid.times, frequency, horizon)
+
+
+@given(
+    zone=st.sampled_from(ZONES),
+    alias=st.sampled_from(sorted(STEPS)),
+    end=st.dates(pd.Timestamp("2012-02-01").date(), pd.Timestamp("2035-01-01").date()),
+    quarters=st.integers(0, 95),
+    steps=st.integers(8, 60),
+)
+def test_forecasts_go_on_as_the_calendar_does(zone, alias, end, quarters, steps):
+    """History and forecast together are what pandas makes of the whole: regular, one stamp for each step."""
+    start = pd.Timestamp(end) + pd.Timedelta(minutes=15 * quarters)
+    clock = pd.date_range(start, periods=steps + 20, freq=alias)
+    whole = clock.tz_localize("UTC").tz_convert(zone) if STEPS[alias] is None else local(clock, zone)
+    assume(whole.is_unique)  # a zone that skips a day
+    frequency, laid, more = continued(whole[:steps], 20)
+    assert frequency == (STEPS[alias] or alias)
+    assert laid.times.equals(pd.DatetimeIndex(whole[:steps], freq=None))
+    assert (laid.place == np.arange(steps)).all()
+    assert laid.moved == 0
+    assert more.equals(pd.DatetimeIndex(whole[steps:], freq=None))
+    assert grid.find_frequency(laid.times.append(more)) == frequency
+
+
+@pytest.mark.parametrize(
+    ("zone", "clock", "last"),
+    [
+        ("America/Santiago", "2024-06-01", "2024-09-03"),  # midnight of September 8 is skipped
+        ("America/Santiago", "2024-06-01", "2024-09-08"),  # the history ends on it
+        ("Africa/Cairo", "2024-01-01", "2024-04-25"),
+        ("Asia/Beirut", "2024-01-01", "2024-03-31"),
+        ("Europe/Berlin", "2024-01-01 02:30", "2024-03-27"),
+        ("Europe/Berlin", "2024-01-01 02:30", "2024-03-31"),
+        ("Europe/Berlin", "2024-07-01 02:30", "2024-10-20"),  # doubled on October 27
+        ("Europe/Berlin", "2024-07-01 02:30", "2024-10-27"),
+        ("Australia/Lord_Howe", "2024-07-01 02:15", "2024-10-06"),  # by half an hour
+    ],
+)
+@pytest.mark.parametrize("skipped", ["shift_forward", pd.Timedelta("1h")])
+def test_no_day_is_lost_and_none_drifts(zone, clock, last, skipped):
+    """Whichever way the source writes a time that does not exist."""
+    days = pd.date_range(clock, pd.Timestamp(last) + pd.Timedelta("23h"), freq="D")
+    options = {"ambiguous": np.zeros(len(days), bool), "nonexistent": skipped}
+    frequency, laid, more = continued(days.tz_localize(zone, **options), 14)
+    expected = local(pd.date_range(days[-1], periods=15, freq="D"), zone)
+    assert frequency == "D"
+    assert laid.moved == 0
+    assert len(laid.times) == len(days)
+    assert list(more) == list(expected[1:])
+    assert more.is_unique
+
+
+@pytest.mark.parametrize(("zone", "month"), [("America/Asuncion", "2023-10-01"), ("America/Santiago", "2024-09-01")])
+def test_months_that_begin_with_a_skipped_midnight(zone, month):
+    months = pd.date_range(end=month, periods=24, freq="MS")
+    whole = local(months, zone)
+    frequency, laid, more = continued(whole, 3)
+    assert frequency == "MS"
+    assert laid.times.equals(pd.DatetimeIndex(whole, freq=None))
+    assert list(more.tz_localize(None)) == list(pd.date_range(months[-1], periods=4, freq="MS")[1:])
+
+
+def delayed(clock, seconds, seed=0):
+    late = np.random.default_rng(seed).uniform(*seconds, len(clock))
+    return clock + pd.to_timedelta(np.rint(late), unit="s")
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize(
+    ("clock", "alias", "seconds", "found"),
+    [
+        ("06:00", "D", (0, 50), "D"),
+        ("19:00", "D", (0, 50), "D"),
+        ("19:00", "D", (-1200, 1200), "D"),
+        ("23:59", "D", (-30, 30), "D"),
+        ("00:00", "D", (-30, 30), "D"),
+        ("12:00", "W-SUN", (-900, 900), "7D"),
+        ("17:30", "B", (0, 50), "B"),
+        ("06:00", "MS", (0, 50), "MS"),
+        ("23:30", "ME", (0, 50), "ME"),
+        ("00:00", "h", (0, 50), "h"),
+        ("00:20", "h", (-60, 60), "h"),
+    ],
+)
+@given(seed=st.integers(0, 99), periods=st.integers(20, 120))
+def test_delays_and_jitter_keep_step_and_day(clock, alias, seconds, found, zone, seed, periods):
+    exact = pd.date_range(f"2024-01-01 {clock}", periods=periods, freq=alias)
+    stamps = delayed(exact, seconds, seed)
+    stamps = stamps if zone is None else local(stamps, zone).sort_values()
+    frequency, laid, more = continued(stamps, 7)
+    assert frequency == found
+    whole = pd.date_range(exact[0], periods=periods + 7, freq=alias)
+    whole = pd.DatetimeIndex(whole if zone is None else local(whole, zone), freq=None)
+    if alias != "h" or zone is None:  # a local clock of hours has none for the hour that is skipped
+        assert laid.times.equals(whole[:periods])
+        assert more.equals(whole[periods:])
+
+
+def test_days_of_24_hours_stay_such():
+    whole = pd.date_range("2024-01-01", periods=200, freq="D", tz="UTC").tz_convert("Europe/Berlin")
+    frequency, _, _ = continued(whole[:60], 100)
+    assert frequency == "D"  # nothing says otherwise, until clocks change
+    frequency, _, more = continued(whole[:150], 50)
+    assert frequency == "24h"
+    assert more.equals(pd.DatetimeIndex(whole[150:], freq=None))
+
+
+@pytest.mark.parametrize(("day", "alias"), [(None, "SMS-15"), (16, "SMS-16"), (None, "SME-15")])
+def test_half_months(day, alias):
+    whole = pd.date_range("2023-01-01", periods=60, freq=alias)
+    frequency, laid, more = continued(whole[:48], 12)
+    assert frequency == alias
+    assert laid.times.equals(pd.DatetimeIndex(whole[:48], freq=None))
+    assert list(more) == list(whole[48:])
+
+
+QUICK = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_persistent_tokens": 1, "epochs": 1}
+QUICK |= {"windows": 1, "context_length": 8, "seconds": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("zone", "clock", "end"),
+    [
+        ("Europe/Berlin", "02:30", "2024-03-28"),
+        ("Europe/Berlin", "02:30", "2024-03-31"),
+        ("America/Santiago", "00:00", "2024-09-03"),
+    ],
+)
+def test_a_forecaster_goes_on_over_a_change_of_clocks(zone, clock, end, tmp_path):
+    """Its forecasts, the covariates of its horizon, new rows, and what was saved: all on the days that are meant."""
+    TitansForecaster = pytest.importorskip("titans.forecasting.forecaster").TitansForecaster
+    whole = pd.date_range(end=f"{end} {clock}", periods=50, freq="D").append(
+        pd.date_range(f"{end} {clock}", periods=21, freq="D")[1:]
+    )
+    df = pd.DataFrame(
+        {"unique_id": "a", "ds": local(whole, zone), "y": np.sin(np.arange(70.0)), "x": 1.0 * (whole.day_of_week == 6)}
+    )
+    later = whole.tz_localize(zone, ambiguous=np.zeros(70, bool), nonexistent=pd.Timedelta("1h"))
+    model = TitansForecaster(7, future_covariates=["x"], **QUICK).fit(df[:50])
+    assert model.ledger.frequency == "D"
+    expected = list(df.ds[50:57])
+    assert list(model.predict(df[50:57]).ds) == expected
+    near = model.predict(df.assign(ds=later)[50:57])  # a time that does not exist, written in the other way
+    pd.testing.assert_frame_equal(near, model.predict(df[50:57]))
+    model.save(tmp_path)
+    model = TitansForecaster.load(tmp_path)
+    assert list(model.predict(df[50:57]).ds) == expected
+    model.update(df.assign(ds=later)[50:60]).update(df[60:63])
+    assert list(model.predict(df[63:]).ds) == list(df.ds[63:])
+    assert list(model.cutoffs) == [df.ds[62]]
+    assert model.ledger.steps.tolist() == [63]
+    model.save(tmp_path)
+    assert list(TitansForecaster.load(tmp_path).cutoffs) == [df.ds[62]]
