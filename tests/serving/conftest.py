@@ -1,5 +1,6 @@
 """A tiny model served: in this process, and as a command of its own."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,7 +14,16 @@ import torch
 
 from titans import TitansConfig, TitansForCausalLM
 from titans.data import byte_tokenizer
+from titans.models.write_policy import WritePolicy
+from titans.persistence import MemoryStore
+from titans.serving.access import Keys
+from titans.serving.app import Limits, create_app
+from titans.serving.engine import Engine
+from titans.serving.metrics import Metrics
+from titans.serving.service import Service
 
+GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 8}
+DEFAULT, ALWAYS = Limits(), WritePolicy("always")
 SPECIAL = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 258}
 
 
@@ -48,6 +58,71 @@ def model_folder(model, tokenizer, tmp_path_factory):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+class Client:
+    """Talks to an application in this process."""
+
+    def __init__(self, app):
+        self.app = app
+
+    def __enter__(self):
+        self.loop = asyncio.new_event_loop()
+        self.lifespan = self.app.router.lifespan_context(self.app)
+        self.loop.run_until_complete(self.lifespan.__aenter__())
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+        return self
+
+    def __exit__(self, *_):
+        self.loop.run_until_complete(self.http.aclose())
+        self.loop.run_until_complete(self.lifespan.__aexit__(None, None, None))
+        self.loop.close()
+
+    def gather(self, *requests):
+        """Send requests at once; each is `(method, url, options)`."""
+
+        async def together():
+            return await asyncio.gather(*(self.http.request(m, u, **o) for m, u, o in requests))
+
+        return self.loop.run_until_complete(together())
+
+    def request(self, method, url, status=200, **options):
+        response = self.gather((method, url, options))[0]
+        assert response.status_code == status, response.text
+        return response
+
+    def complete(self, prompt, status=200, **fields):
+        return self.request("POST", "/v1/completions", status, json={**GREEDY, "prompt": prompt, **fields}).json()
+
+    def text(self, prompt, **fields):
+        return self.complete(prompt, **fields)["choices"][0]["text"]
+
+    def error(self, *arguments, **options):
+        return self.request(*arguments, **options).json()["error"]
+
+
+@pytest.fixture
+def make_client(model, tokenizer, tmp_path):
+    clients = []
+
+    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, policy=ALWAYS):
+        metrics = Metrics()
+        engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
+        store = MemoryStore(tmp_path / "memories", model)
+        service = Service(engine, store, policy, None, max_queue)
+        known = None if keys is None else Keys(keys)
+        clients.append(Client(create_app(service, "tiny", known, metrics, limits)).__enter__())
+        return clients[-1]
+
+    yield make_client
+    for client in clients:
+        client.__exit__()
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
 
 
 class Server:

@@ -1,85 +1,15 @@
 """The API in this process: what OpenAI's clients expect, sessions, limits and errors."""
 
-import asyncio
 import json
 
-import httpx
 import pytest
 
 from titans.models.write_policy import WritePolicy
 from titans.persistence import MemoryStore
-from titans.serving.app import Limits, create_app
-from titans.serving.engine import Engine
-from titans.serving.metrics import Metrics
-from titans.serving.service import Service
+from titans.serving.app import Limits
 
 GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 8}
-DEFAULT, ALWAYS = Limits(), WritePolicy("always")
 KEYS = {"key-of-alice-0123456": "alice", "key-of-bob-012345678": "bob"}
-
-
-class Client:
-    """Talks to an application in this process."""
-
-    def __init__(self, app):
-        self.app = app
-
-    def __enter__(self):
-        self.loop = asyncio.new_event_loop()
-        self.lifespan = self.app.router.lifespan_context(self.app)
-        self.loop.run_until_complete(self.lifespan.__aenter__())
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
-        return self
-
-    def __exit__(self, *_):
-        self.loop.run_until_complete(self.http.aclose())
-        self.loop.run_until_complete(self.lifespan.__aexit__(None, None, None))
-        self.loop.close()
-
-    def gather(self, *requests):
-        """Send requests at once; each is `(method, url, options)`."""
-
-        async def together():
-            return await asyncio.gather(*(self.http.request(m, u, **o) for m, u, o in requests))
-
-        return self.loop.run_until_complete(together())
-
-    def request(self, method, url, status=200, **options):
-        response = self.gather((method, url, options))[0]
-        assert response.status_code == status, response.text
-        return response
-
-    def complete(self, prompt, status=200, **fields):
-        return self.request("POST", "/v1/completions", status, json={**GREEDY, "prompt": prompt, **fields}).json()
-
-    def text(self, prompt, **fields):
-        return self.complete(prompt, **fields)["choices"][0]["text"]
-
-    def error(self, *arguments, **options):
-        return self.request(*arguments, **options).json()["error"]
-
-
-@pytest.fixture
-def make_client(model, tokenizer, tmp_path):
-    clients = []
-
-    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, policy=ALWAYS):
-        metrics = Metrics()
-        engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
-        store = MemoryStore(tmp_path / "memories", model)
-        service = Service(engine, store, policy, None, max_queue)
-        clients.append(Client(create_app(service, "tiny", keys, metrics, limits)).__enter__())
-        return clients[-1]
-
-    yield make_client
-    for client in clients:
-        client.__exit__()
-
-
-@pytest.fixture
-def client(make_client):
-    return make_client()
 
 
 def events(response):
@@ -305,7 +235,15 @@ def test_a_damaged_memory_is_no_mistake_of_the_client(client, model, tmp_path):
     "headers",
     [
         {"Host": "evil.example"},
+        {"Host": "localhost/x?"},
+        {"Host": "localhost@evil.example"},
+        {"Host": "["},
+        {"Host": ""},
         {"Origin": "https://evil.example"},
+        {"Origin": "http://["},
+        {"Origin": "http://localhost]"},
+        {"Origin": b"http://\xff"},
+        {"Origin": ""},
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
     ],

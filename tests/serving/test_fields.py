@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.test_api import ALWAYS, GREEDY, Client
+from tests.serving.conftest import ALWAYS, GREEDY, Client
 from titans.persistence import MemoryStore
 from titans.serving import fields
 from titans.serving.app import Limits, create_app

@@ -23,7 +23,9 @@ def serve(
     ] = None,
     write: Write = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Requests in one forward pass.")] = 32,
-    max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get status 429.")] = 64,
+    max_queue: Annotated[
+        int, typer.Option(min=0, help="Requests of a tenant that may wait; more get status 429.")
+    ] = 64,
     max_sessions: Annotated[
         int | None, typer.Option(min=1, help="Memories a tenant may have.", show_default="any number")
     ] = None,
@@ -31,6 +33,9 @@ def serve(
     max_state: Annotated[int, typer.Option(min=1, help="Bytes of a memory.")] = 256 << 20,
     max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1 << 17,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 4096,
+    stop_seconds: Annotated[
+        int, typer.Option(min=0, help="Seconds that answers have to end when it is stopped.")
+    ] = 120,
 ) -> None:
     r"""Serve a model over the OpenAI API, with memories that last, and a page to see them.
 
@@ -45,10 +50,10 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise TitansError(f'{error.name} is missing: pip install "titans-lm[serve]"') from error
-    from titans.serving.access import check_host, load_keys
+    from titans.serving.access import Keys, check_host
 
     check_host(host, keys is not None)  # before the model is loaded
-    tenants = None if keys is None else load_keys(keys)
+    known = None if keys is None else Keys.load(keys)
     from titans.training.pretrained import load_write_policy
 
     policy = load_write_policy(model, write)
@@ -62,8 +67,8 @@ def serve(
     language_model, tokenizer = load_for_inference(model)
     limits = Limits(max_body, max_state, max_prompt_tokens, max_new_tokens)
     app = application(
-        language_model, tokenizer, model, memories=memories, keys=tenants, policy=policy, max_batch=max_batch,
+        language_model, tokenizer, model, memories=memories, keys=known, policy=policy, max_batch=max_batch,
         max_queue=max_queue, max_sessions=max_sessions, limits=limits,
     )  # fmt: skip
     log_as_json()
-    run(app, host, port, lambda address: typer.echo(f"{model} at {address}"))
+    run(app, host, port, lambda address: typer.echo(f"{model} at {address}"), keys=known, stop_seconds=stop_seconds)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import logging
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from titans.errors import TitansError
@@ -17,59 +17,100 @@ from titans.serving.errors import ApiError
 
 LOCAL_TENANT = "local"
 _SHORTEST_KEY = 16
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]{1,5})?")  # an address or a name, and a port
+logger = logging.getLogger(__name__)
+
+
+class Keys:
+    """The tenants of the API keys, which can be replaced while the server runs.
+
+    Args:
+        tenants: the tenant of each API key.
+    """
+
+    def __init__(self, tenants: dict[str, str]) -> None:
+        self._file: Path | None = None
+        self._take(tenants)
+
+    @classmethod
+    def load(cls, file: Path) -> Keys:
+        """Read the keys of a file; see `load_keys`."""
+        keys = cls(load_keys(file))
+        keys._file = file
+        return keys
+
+    def _take(self, tenants: dict[str, str]) -> None:
+        # Looked up by digest: the time that takes tells nothing of how much of a key was right.
+        self._tenants = {_digest(key): tenant for key, tenant in tenants.items()}
+
+    def tenant(self, key: str) -> str | None:
+        """Return whose key it is; None for an unknown one."""
+        return self._tenants.get(_digest(key))
+
+    def reload(self) -> None:
+        """Read the file again; where it is not usable, the keys stay as they are and the log says so."""
+        if self._file is None:
+            return
+        try:
+            self._take(load_keys(self._file))
+        except (TitansError, OSError) as error:
+            logger.error("the keys stay as they are: %s", error)
+        else:
+            logger.info("%s keys read again", len(self._tenants))
 
 
 class Access:
     """Tells the tenant of a request to the API, before its body is read.
 
+    What decides is the path that the routes see and the headers as they came: a URL put together from them can be
+    made to read otherwise.
+
     Args:
         app: what comes after.
-        keys: the tenant of each API key; None where there are no keys and everybody is the same tenant.
+        keys: the API keys; None where there are none and everybody is the same tenant.
     """
 
-    def __init__(self, app: ASGIApp, keys: dict[str, str] | None) -> None:
-        self.app = app
-        # Looked up by digest: the time that takes tells nothing of how much of a key was right.
-        self.tenants = None if keys is None else {_digest(key): tenant for key, tenant in keys.items()}
+    def __init__(self, app: ASGIApp, keys: Keys | None) -> None:
+        self.app, self.keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request that is allowed, with `tenant` in its state."""
         if scope["type"] == "http":
-            connection = HTTPConnection(scope)
+            headers = Headers(scope=scope)
             try:
-                if self.tenants is None:
-                    _check_same_site(connection)
-                if connection.url.path.startswith("/v1/"):
-                    connection.state.tenant = self._tenant(connection)
+                if self.keys is None:
+                    _check_same_site(scope, headers)
+                if scope["path"].startswith("/v1/"):
+                    scope.setdefault("state", {})["tenant"] = self._tenant(headers)
             except ApiError as error:
                 await error.response()(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    def _tenant(self, connection: HTTPConnection) -> str:
-        if self.tenants is None:
+    def _tenant(self, headers: Headers) -> str:
+        if self.keys is None:
             return LOCAL_TENANT
-        scheme, _, key = connection.headers.get("authorization", "").partition(" ")
-        tenant = self.tenants.get(_digest(key.strip())) if scheme.lower() == "bearer" else None
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        tenant = self.keys.tenant(key.strip()) if scheme.lower() == "bearer" else None
         if tenant is None:
             raise ApiError(401, "the API key is missing or unknown: send it as a bearer token", "invalid_api_key")
         return tenant
 
 
-def _check_same_site(connection: HTTPConnection) -> None:
+def _check_same_site(scope: Scope, headers: Headers) -> None:
     """Refuse what a page of another site sends: without keys, the browser of this machine could do anything here."""
-    host, origin = connection.url.hostname or "", connection.headers.get("origin")
-    if not is_loopback(host):  # a name of theirs that leads here
-        raise ApiError(403, f"without API keys this server is localhost and not {host}", "wrong_host")
-    foreign = origin is not None and urlsplit(origin).netloc != connection.headers.get("host")
-    foreign = foreign or connection.headers.get("sec-fetch-site") == "cross-site"
-    if foreign and not _is_link_to_page(connection):
+    host, origin = headers.get("host", ""), headers.get("origin")
+    named = _HOST.fullmatch(host)
+    if named is None or not is_loopback(named[1].strip("[]").lower()):  # a name of theirs that leads here
+        raise ApiError(403, f"without API keys this server is localhost and not {host[:100]!r}", "wrong_host")
+    foreign = origin is not None and origin.lower().partition("://")[2] != host.lower()
+    foreign = foreign or headers.get("sec-fetch-site") == "cross-site"
+    if foreign and not _is_link_to_page(scope):
         raise ApiError(403, "without API keys this server answers no page of another site", "cross_site")
 
 
-def _is_link_to_page(connection: HTTPConnection) -> bool:
+def _is_link_to_page(scope: Scope) -> bool:
     """Whether somebody follows a link to the page, which is the same for all and cannot be framed."""
-    scope = connection.scope
     return scope["method"] in ("GET", "HEAD") and (scope["path"] == "/" or scope["path"].startswith("/static/"))
 
 

@@ -17,11 +17,12 @@ from starlette.responses import Response
 
 from titans.errors import TitansError
 from titans.serving import completions, memories
-from titans.serving.access import Access
+from titans.serving.access import Access, Keys
+from titans.serving.bodies import Bodies
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import check_query
 from titans.serving.metrics import Metrics
-from titans.serving.middleware import BodyLimit, Observed
+from titans.serving.middleware import Observed
 from titans.serving.service import Service
 
 PAGE = files("titans.serving") / "page"
@@ -45,16 +46,19 @@ class Limits:
     prompt_tokens: int = 1 << 17
     new_tokens: int = 4096
 
+    @property
+    def values(self) -> int:
+        """JSON values of a body: a prompt may be given as tokens, and one a little too long is told so."""
+        return 2 * self.prompt_tokens + 4096
 
-def create_app(
-    service: Service, model_id: str, keys: dict[str, str] | None, metrics: Metrics, limits: Limits
-) -> FastAPI:
+
+def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metrics, limits: Limits) -> FastAPI:
     """Make the application.
 
     Args:
         service: runs the requests.
         model_id: the name that clients know the model by.
-        keys: the tenant of each API key; None for none.
+        keys: the API keys; None for none.
         metrics: where to count.
         limits: of a request.
 
@@ -76,7 +80,9 @@ def create_app(
     app.include_router(plain)
     app.mount("/static", StaticFiles(directory=str(PAGE)))
     _add_errors(app)
-    app.add_middleware(BodyLimit, limit=limits.body, imports=limits.state)
+    app.add_middleware(
+        Bodies, limit=limits.body, imports=limits.state, values=limits.values, places=service.places.most
+    )
     app.add_middleware(Access, keys=keys)
     app.add_middleware(Observed, metrics=metrics)  # the last is the first to see a request
     return app

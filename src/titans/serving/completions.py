@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from itertools import chain, islice
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
@@ -63,7 +64,9 @@ def _tokens(request: Request, prompt: str | list[int]) -> Prompt:
 
 
 def _encode(request: Request, text: str) -> list[int]:
-    return [token for block in encode(request.app.state.service.engine.tokenizer, [text]) for token in block]
+    """Return a text's tokens, as many as show that they are too many."""
+    tokens = chain.from_iterable(encode(request.app.state.service.engine.tokenizer, [text]))
+    return list(islice(tokens, request.app.state.limits.prompt_tokens + 1))
 
 
 def _chat_tokens(request: Request, messages: list[Message]) -> Prompt:
@@ -86,10 +89,10 @@ async def _answer(
     model, longest = request.app.state.model_id, request.app.state.limits.prompt_tokens
     if body.model != model:
         raise ApiError(404, f'there is no model "{body.model}": this server has "{model}"', "model_not_found", "model")
-    service.admit()  # before the work of tokenizing
+    service.admit(request.state.tenant)  # before the work of tokenizing
     read = await run_in_threadpool(prompt)
     if len(read.tokens) > longest:
-        message = f"the prompt has {len(read.tokens):,} tokens, more than {longest:,}: send it in several requests"
+        message = f"the prompt has more than {longest:,} tokens: send it in several requests"
         raise ApiError(400, message, "context_length_exceeded", "prompt")
     cancelled = asyncio.Event()
     events = service.events(request.state.tenant, _job(request, body, read, max_tokens), cancelled)

@@ -1,4 +1,4 @@
-"""One request of a session at a time."""
+"""One at a time: of the requests of a session, of the state files of a tenant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from titans.serving.errors import ApiError
 
-MOST_FOR_ONE = 8  # requests of one session at once, so that it cannot take the places of all others
+MOST_FOR_ONE = 8  # requests for one name at once, so that it cannot take the places of all others
 
 
 class Locks:
@@ -27,7 +27,7 @@ class Locks:
         """
         lock, users = self.held.get(name, (asyncio.Lock(), 0))
         if users >= MOST_FOR_ONE:
-            raise ApiError(429, "too many requests of one memory at once: wait for its answers", "rate_limit_exceeded")
+            raise ApiError(429, "too many requests of one kind at once: wait for their answers", "rate_limit_exceeded")
         self.held[name] = lock, users + 1
         try:
             async with lock:

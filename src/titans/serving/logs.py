@@ -1,10 +1,12 @@
-"""One JSON object a line, for people with many machines."""
+"""One JSON object a line, for people with many machines; no flood of lines that say the same."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
+from collections import Counter
+from collections.abc import Callable
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,8 +26,41 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class FewOfAKind(logging.Filter):
+    """Lets through so many records of a kind in a minute; the last of them says that the others are left out.
+
+    A kind is one message of one logger, whatever is filled in. A request of a tenant always passes; requests that
+    nobody let in can be made by anybody, so that they are a kind.
+
+    Args:
+        most: records of a kind in a minute. Default 60.
+        clock: tells the seconds. Default that of the system.
+    """
+
+    def __init__(self, most: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self.most, self.clock = most, clock
+        self.seen: Counter[tuple[str, str]] = Counter()
+        self.until = clock() + 60
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record passes."""
+        fields = getattr(record, "fields", {})
+        if fields.get("tenant") is not None:
+            return True
+        if self.clock() >= self.until:
+            self.seen.clear()
+            self.until = self.clock() + 60
+        kind = record.name, str(record.msg).partition("\n")[0]
+        self.seen[kind] += 1
+        if self.seen[kind] == self.most:
+            record.fields = {**fields, "others": f"left out for {self.until - self.clock():.0f} s"}
+        return self.seen[kind] <= self.most
+
+
 def log_as_json() -> None:
     """Let all loggers write JSON lines to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
+    handler.addFilter(FewOfAKind())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

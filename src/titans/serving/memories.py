@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from titans.persistence import MemoryStore, UnknownSessionError
 from titans.serving.completions import DEFAULT_USER, session_name
-from titans.serving.errors import ApiError
 from titans.serving.replies import SEPARATOR, session
 from titans.serving.schemas import ForkRequest, Name
 from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
-UPLOAD_SECONDS = 60
 User = Annotated[Name, Path()]
 Memory = Annotated[Name, Path()]
 
@@ -30,7 +27,7 @@ async def list_memories(
     """List a user's memories by name, from the one after `after`."""
     service, tenant = _served(request)
     prefix = f"{user}{SEPARATOR}"
-    with service.place():
+    with service.place(tenant):
         found = await service.on_disk(
             service.store.list, tenant, limit=limit + 1, after=prefix + (after or ""), prefix=prefix
         )
@@ -41,7 +38,7 @@ async def list_memories(
 async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Describe a memory."""
     service, tenant = _served(request)
-    with service.place():
+    with service.place(tenant):
         info = await service.on_disk(service.store.info, tenant, session_name(user, memory))
     if info is None:
         raise UnknownSessionError(f'there is no memory "{memory}" of "{user}"')
@@ -71,7 +68,7 @@ async def reset_memory(user: User, memory: Memory, request: Request) -> dict[str
 async def export_memory(user: User, memory: Memory, request: Request) -> Response:
     """Download a memory as a state file."""
     service, tenant = _served(request)
-    with service.place():
+    with service.place(tenant):
         data = await service.on_disk(service.store.export, tenant, session_name(user, memory))
     headers = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"'}
     return Response(data, media_type="application/octet-stream", headers=headers)
@@ -80,14 +77,7 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
 @router.put("/{user}/{memory}/import")
 async def import_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
-    service, _ = _served(request)
-    async with service.imports:  # a few bodies in memory at a time
-        try:
-            async with asyncio.timeout(UPLOAD_SECONDS):
-                data = await request.body()
-        except TimeoutError as error:
-            raise ApiError(408, f"the body did not come within {UPLOAD_SECONDS} seconds", "too_slow") from error
-        return session(await _alone(request, user, memory, MemoryStore.load, data))
+    return session(await _alone(request, user, memory, MemoryStore.load, await request.body()))
 
 
 def _served(request: Request) -> tuple[Service, str]:
@@ -99,6 +89,6 @@ async def _alone(request: Request, user: str, memory: str, call: Any, *arguments
     """Call the store while no request of the session runs."""
     service, tenant = _served(request)
     name = session_name(user, memory)
-    with service.place():
+    with service.place(tenant):
         async with service.locks.hold((tenant, name)):
             return await service.on_disk(call, service.store, tenant, name, *arguments)

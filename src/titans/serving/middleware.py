@@ -1,15 +1,14 @@
-"""Around every request: a limit to its body, headers for browsers, a log line and a count."""
+"""Around every request: headers for browsers, a log line and a count."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from titans.serving.errors import ApiError, as_api_error
+from titans.serving.errors import as_api_error
 from titans.serving.metrics import Metrics
 
 logger = logging.getLogger("titans.access")
@@ -18,50 +17,6 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
-
-
-class BodyLimit:
-    """Refuses bodies that are too large, before they are read.
-
-    Args:
-        app: what comes after.
-        limit: bytes.
-        imports: bytes of a state file.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int, imports: int) -> None:
-        self.app, self.limit, self.imports = app, limit, imports
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, counting its bytes; the length that it announces may be missing or wrong."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        limit = self.imports if scope["path"].endswith("/import") else self.limit
-        error = ApiError(413, f"the body is larger than {limit:,} bytes: send less at once", "body_too_large")
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > limit:
-            await error.response()(scope, receive, send)
-            return
-        received, refused = 0, False
-
-        async def counted() -> Message:
-            nonlocal received, refused
-            message = await receive()
-            received += len(message.get("body", b""))
-            refused = refused or received > limit
-            if refused:
-                raise error
-            return message
-
-        async def unless_refused(message: Message) -> None:
-            if not refused:  # whatever the application makes of our error
-                await send(message)
-
-        with contextlib.suppress(ApiError):
-            await self.app(scope, counted, unless_refused)
-        if refused:
-            await error.response()(scope, receive, send)
 
 
 class Observed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -20,9 +22,10 @@ from titans.serving.service import Service
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from titans.serving.access import Keys
     from titans.serving.app import Limits
 
-PATIENCE = 120  # seconds that answers and slow clients have to end when the server is told to stop
+logger = logging.getLogger(__name__)
 
 
 def application(
@@ -31,7 +34,7 @@ def application(
     name: str,
     *,
     memories: str,
-    keys: dict[str, str] | None,
+    keys: Keys | None,
     policy: WritePolicy,
     max_batch: int,
     max_queue: int,
@@ -45,7 +48,7 @@ def application(
         tokenizer: its tokenizer.
         name: the model's folder, whose last part is its id.
         memories: where the sessions are kept: a folder or an fsspec URL.
-        keys: the tenant of each API key; None for none.
+        keys: the API keys; None for none.
         policy: which tokens new sessions write.
         max_batch: requests in the engine at once.
         max_queue: requests that may wait.
@@ -67,8 +70,10 @@ def application(
     return create_app(service, Path(name).resolve().name, keys, metrics, limits)
 
 
-def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; then finish what runs and save every session.
+def serve(
+    app: FastAPI, host: str, port: int, announce: Callable[[str], None], *, keys: Keys | None, stop_seconds: int
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; then finish what runs and save every session. SIGHUP reads the keys again.
 
     Where Ctrl-C is ignored, as in the background of a script, it stays so.
 
@@ -77,11 +82,16 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -
         host: the address to bind to; checked against the keys by `check_host` before the model is loaded.
         port: the port; 0 for any free one.
         announce: called with the server's address once it listens.
+        keys: the API keys; None for none.
+        stop_seconds: that answers and slow clients have to end when the server is told to stop; after them, and at a
+            second Ctrl-C, answers are cut.
 
     Raises:
         TitansError: the address cannot be bound to.
     """
     import uvicorn
+
+    from titans.serving.connections import BACKLOG, Connection, most_connections
 
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -92,9 +102,21 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     announce(f"http://{address}:{listening.getsockname()[1]}")
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE)
+
+    class Bounded(Connection):
+        most = most_connections()
+
+    config = uvicorn.Config(
+        app, http=Bounded, ws="none", proxy_headers=False, backlog=BACKLOG, log_config=None, access_log=False,
+        timeout_graceful_shutdown=stop_seconds,
+    )  # fmt: skip
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            if hasattr(signal, "SIGHUP"):  # not on Windows
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _read_again, keys)
+            await super().startup(sockets)
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             if sig == signal.SIGINT and ignored:  # uvicorn listens to it all the same
                 return
@@ -102,3 +124,10 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[str], None]) -
             super().handle_exit(sig, frame)
 
     Server(config).run(sockets=[listening])
+
+
+def _read_again(keys: Keys | None) -> None:
+    if keys is None:
+        logger.info("SIGHUP: there are no keys to read again")
+    else:
+        keys.reload()

@@ -20,6 +20,7 @@ from titans.serving.engine import Engine
 from titans.serving.errors import ApiError
 from titans.serving.jobs import Finished, Job, MemoryReport
 from titans.serving.locks import Locks
+from titans.serving.places import Places
 from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Service:
         store: keeps the sessions.
         policy: which tokens a new session writes unless its request says so.
         gated: the model's calibrated policy; None where it was never calibrated.
-        max_queue: requests that may wait for one of the engine's places; more are refused.
+        max_queue: requests of one tenant that may wait for the engine's places; more are refused.
     """
 
     def __init__(
@@ -49,12 +50,10 @@ class Service:
             state = engine.model.initial_state(1)
         # In which all sessions start. Without a policy every token is written, too, and faster.
         self.fresh: MemoryState = state if policy.write == "always" else policy.start(state)
-        self.capacity = engine.max_batch + max_queue
-        self.in_flight = 0
+        self.places = Places(engine.max_batch + max_queue)
         self.draining = False
         self.locks = Locks()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.imports = asyncio.Semaphore(2)
         self.disk = ThreadPoolExecutor(4, "titans-store")
         self.census: Census | None = None  # None until the store has been counted
 
@@ -87,26 +86,22 @@ class Service:
         """Run a call of the store in a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self.disk, lambda: call(*arguments, **options))
 
-    def admit(self) -> None:
+    def admit(self, tenant: str) -> None:
         """Refuse a request that there is no room for.
 
         Raises:
-            ApiError: 503 while the server stops, 429 while it is full.
+            ApiError: 503 while the server stops, 429 while the tenant has all its places taken.
         """
         if self.draining:
             raise ApiError(503, "the server is stopping: try again in a moment", "stopping")
-        if self.in_flight >= self.capacity:
-            raise ApiError(429, "too many requests at once: try again in a moment", "rate_limit_exceeded")
+        self.places.check(tenant)
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """Take one of the places while the body runs; see `admit`."""
-        self.admit()
-        self.in_flight += 1
-        try:
+    def place(self, tenant: str) -> Iterator[None]:
+        """Take one of a tenant's places while the body runs; see `admit`."""
+        self.admit(tenant)
+        with self.places.hold(tenant):
             yield
-        finally:
-            self.in_flight -= 1
 
     async def events(self, tenant: str, job: Job, cancelled: asyncio.Event) -> AsyncGenerator[Piece | Finished, None]:
         """Run one request; leaving the loop cancels it.
@@ -123,12 +118,12 @@ class Service:
             ApiError: there is no room.
             Exception: what went wrong, to be told with `as_api_error`.
         """
-        self.admit()
-        self.in_flight += 1  # until the work has ended, which may be after the client has left
+        self.admit(tenant)
+        self.places.take(tenant)  # until the work has ended, which may be after the client has left
         queue: asyncio.Queue[Piece | Finished | Exception] = asyncio.Queue()
         task = asyncio.create_task(self._work(tenant, job, queue.put_nowait, cancelled))
         self.tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda task: self._ended(tenant, task))
         try:
             while True:
                 event = await queue.get()
@@ -140,9 +135,9 @@ class Service:
         finally:
             cancelled.set()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, tenant: str, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        self.in_flight -= 1
+        self.places.free(tenant)
 
     async def _work(
         self, tenant: str, job: Job, tell: Callable[[Piece | Finished | Exception], None], cancelled: asyncio.Event

@@ -1,0 +1,132 @@
+"""The bodies of requests: how large they may be, how slow, and of how many values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from titans.serving.errors import ApiError
+from titans.serving.locks import Locks
+from titans.serving.places import Places
+
+SECONDS = 60  # in which a body must have come
+_SMALL = 1 << 16  # bytes that are looked through at once, without a thread
+_SIGNS = (b",", b"[", b"{")  # each begins at most one value that is neither the whole text nor a name's
+
+
+class Bodies:
+    """Takes in each body whole, or refuses it, before anything is made of it.
+
+    What a body costs must be bounded by its bytes, and a few bytes can ask for a lot: a parser makes an object and a
+    schema an error of every two of them. So the values of a JSON text are counted in the plain bytes first.
+
+    Args:
+        app: what comes after; `tenant` is in the request's state where a body may be sent.
+        limit: bytes.
+        imports: bytes of a state file.
+        values: JSON values of a body.
+        places: bodies of each tenant that are being read.
+        seconds: in which a body must have come. Default 60.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, limit: int, imports: int, values: int, places: int, seconds: float = SECONDS
+    ) -> None:
+        self.app, self.limit, self.imports, self.values = app, limit, imports, values
+        self.places, self.seconds = Places(places), seconds
+        self.counting = asyncio.Semaphore(2)  # large bodies looked through at the same time
+        self.importing, self.files = Locks(), asyncio.Semaphore(4)  # state files in memory: one of each tenant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request whose body may be used."""
+        tenant = scope.get("state", {}).get("tenant")
+        if scope["type"] != "http" or tenant is None:  # nothing that needs no key reads a body
+            await self.app(scope, receive, send)
+            return
+        async with contextlib.AsyncExitStack() as held:  # what a request takes, it has until it is answered
+            try:
+                body = await self._body(scope, receive, tenant, held)
+            except ApiError as error:
+                await error.response()(scope, receive, send)
+                return
+            if body is not None:
+                await self.app(scope, _again(body, receive), send)
+
+    async def _body(self, scope: Scope, receive: Receive, tenant: str, held: contextlib.AsyncExitStack) -> bytes | None:
+        """Return the body; None where the client has left. The length that it announces may be missing or wrong."""
+        headers, importing = Headers(scope=scope), scope["path"].endswith("/import")
+        announced, limit = headers.get("content-length", "0"), self.imports if importing else self.limit
+        if not announced.isdecimal() or len(announced) > 18 or int(announced) > limit:
+            raise _too_large(limit)
+        if int(announced) == 0 and "transfer-encoding" not in headers:
+            return b""
+        held.enter_context(self.places.hold(tenant))
+        if importing:
+            await held.enter_async_context(self.importing.hold(tenant))
+            await held.enter_async_context(self.files)
+        try:
+            async with asyncio.timeout(self.seconds):
+                body = await _read(receive, limit)
+        except TimeoutError as error:
+            raise ApiError(408, f"the body did not come within {self.seconds:g} seconds", "too_slow") from error
+        if body is not None and not importing:
+            await self._count(body)
+        return body
+
+    async def _count(self, body: bytes) -> None:
+        if len(body) <= _SMALL:
+            many = holds_more(body, self.values)
+        else:
+            async with self.counting:
+                many = await run_in_threadpool(holds_more, body, self.values)
+        if many:
+            raise ApiError(413, f"the body holds more than {self.values:,} values: send less at once", "body_too_large")
+
+
+async def _read(receive: Receive, limit: int) -> bytes | None:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise _too_large(limit)
+        more = message.get("more_body", False)
+    return bytes(body)
+
+
+def holds_more(body: bytes, most: int) -> bool:
+    """Whether a JSON text may hold more values than `most`, by its commas and brackets outside of strings.
+
+    Args:
+        body: the text; where it is none, the answer means nothing and costs no more.
+        most: values.
+
+    Returns:
+        Whether it may.
+    """
+    if sum(map(body.count, _SIGNS)) <= most:
+        return False  # even with those in strings
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # now each quote begins or ends a string
+    parts = plain.split(b'"', 4 * most)  # an entry has at most a name and a text
+    return len(parts) > 4 * most or sum(part.count(sign) for part in parts[::2] for sign in _SIGNS) > most
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit:,} bytes: send less at once", "body_too_large")
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Give a body that was read to those who come after, and then whatever else comes."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return again
