@@ -9,7 +9,8 @@ import torch
 
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
-from titans.evaluation.language import TABLE, LanguageResult, Metric, TaskResult, _interval, evaluate_language
+from titans.evaluation.language import TABLE, LanguageResult, Metric, TaskResult, evaluate_language
+from titans.evaluation.language.intervals import combined, interval
 from titans.evaluation.recall import wilson
 
 WORDS = ("mass", "the sea", "a longer answer", "no", "thirty-two", "x")
@@ -85,18 +86,28 @@ def test_git_is_not_asked(evaluate, monkeypatch, capfd):
 
 
 def test_intervals():
-    shares = _interval(0.75, [1, 1, 0, 1])
+    shares = interval(0.75, [1, 1, 0, 1])
     assert (shares.low, shares.high) == wilson(3, 4)
     assert shares.standard_error == pytest.approx(0.25)  # sqrt(0.75 * 0.25 / 3)
-    mean = _interval(2.0, [1.0, 3.0])
+    mean = interval(2.0, [1.0, 3.0])
     assert (mean.standard_error, mean.low) == pytest.approx((1.0, 2 - 1.96))
-    perplexity = _interval(math.exp(2), [-1.0, -3.0])
+    perplexity = interval(math.exp(2), [-1.0, -3.0])
     assert perplexity.standard_error == pytest.approx(math.exp(2))
     assert (perplexity.low, perplexity.high) == pytest.approx((math.exp(0.04), math.exp(3.96)))
-    weighted = _interval(math.exp(1.5), [(-1.0, 1), (-5.0, 3)])  # residuals 0.5 and -0.5
+    weighted = interval(math.exp(1.5), [(-1.0, 1), (-5.0, 3)])  # residuals 0.5 and -0.5
     assert weighted.standard_error / weighted.value == pytest.approx(math.sqrt(0.5 * 2) / 4)
-    assert _interval(1.5 / math.log(2), [(-1.0, 1), (-5.0, 3)]).standard_error == pytest.approx(0.25 / math.log(2))
-    assert _interval(0.4, [1, 1, 0, 1]) == Metric(0.4)  # not known how that comes about
+    assert interval(1.5 / math.log(2), [(-1.0, 1), (-5.0, 3)]).standard_error == pytest.approx(0.25 / math.log(2))
+    for value, measured in ((0.4, [1, 1, 0, 1]), (0.0, [(1, 0), (0, 0)]), (9.0, [("a", "b"), ("c", "d")])):
+        assert interval(value, measured) == Metric(value)  # not known how that comes about
+
+
+def test_intervals_of_groups():
+    two = combined(0.5, [(0.25, interval(1.0, [1] * 4)), (0.75, interval(1 / 3, [1, 0, 0] * 4))])
+    (low, _), (below, above) = wilson(4, 4), wilson(4, 12)
+    assert two.low == pytest.approx(0.5 - math.hypot(0.25 * (1 - low), 0.75 * (1 / 3 - below)))
+    assert two.high == pytest.approx(0.5 + 0.75 * (above - 1 / 3))
+    assert two.standard_error == pytest.approx(0.75 * math.sqrt(2 / 9 / 11))
+    assert combined(0.5, [(0.5, interval(0.0, [0] * 9)), (0.5, Metric(1.0))]) == Metric(0.5)
 
 
 def test_documents_are_drawn_with_the_seed_alone(evaluate):
@@ -115,6 +126,9 @@ def test_prompts_are_whole_and_those_that_are_cut_are_counted(evaluate):
     assert cut.tasks[0].cut == sum(len(f"In the {word} there is a last word") > 31 for word in WORDS)
     assert cut.tasks[0].metrics["perplexity"].value != whole.tasks[0].metrics["perplexity"].value
     assert f"{cut.tasks[0].cut} prompts of lambada_openai_local cut on the left" in cut.protocol
+    choices = evaluate("piqa", max_length=30)  # "Question: goal 0\nAnswer:" has 24 bytes, before two answers each
+    cuts = [any(len(answer) + 1 > 7 for answer in (WORDS[n], WORDS[-1 - n])) for n in range(6)]
+    assert choices.tasks[0].cut == sum(cuts) == 4
 
 
 def test_finished_tasks_are_not_repeated(evaluate, tmp_path, monkeypatch):
@@ -152,7 +166,7 @@ def test_average_is_of_the_eight_accuracies():
             for n, name in enumerate(TABLE)
             if name in names
         ]
-        return LanguageResult("m", "0", 2048, 0, tuple(tasks))
+        return LanguageResult("m", "0", 2048, 0, "", tuple(tasks))
 
     assert result(TABLE).average == sum(range(1, 9)) / 8
     assert result(set(TABLE) - {"wikitext"}).average == sum(range(1, 9)) / 8

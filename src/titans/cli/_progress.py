@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.progress import Progress, ProgressColumn
 
 
@@ -21,6 +27,37 @@ def progress_bar(transient: bool = True) -> Progress:
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     return _on_stderr(*columns, transient=transient)
+
+
+def log_line(sentence: str) -> None:
+    """Say what is finished where a log is written: on a terminal the bar shows how far the work is.
+
+    Args:
+        sentence: what, and what it gave.
+    """
+    if not sys.stderr.isatty():
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {sentence}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """Say on Ctrl-C that the same command goes on, where it does.
+
+    Args:
+        folder: where finished parts are kept. None: nowhere, and nothing is said.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        KeyboardInterrupt: that of the body, with the sentence.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        raise KeyboardInterrupt(f"interrupted: what is finished is in {folder}, the same command goes on") from None
 
 
 def progress_counter(what: str) -> Progress:

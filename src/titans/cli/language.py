@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder, words
+from titans.cli._arguments import make_folder, whole_numbers, words
 from titans.cli._loading import silence_loading
-from titans.cli._progress import progress_bar
+from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli.compare import print_table
 from titans.errors import TitansError
 
@@ -24,8 +24,8 @@ def lm(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="Tasks of the harness, separated by commas. Default: the nine of the usual table, from wikitext to "
-            "boolq."
+            help="Tasks or groups of the harness, separated by commas. Default: the nine of the usual table, from "
+            "wikitext to boolq."
         ),
     ] = None,
     data: Annotated[
@@ -45,23 +45,31 @@ def lm(
             "a model without one reads windows of 2,048 and whole prompts.",
         ),
     ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="L,L,...",
+            help="Tokens of the texts of tasks that make their own, as RULER's; 2K is 2,048. Default: theirs, 4K.",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="As cpu or cuda:1. Default: the best of this machine.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write language.json and a plot here, and keep finished tasks."),
     ] = None,
 ) -> None:
-    """Accuracies and perplexities on EleutherAI's lm-evaluation-harness, without examples in the prompt.
+    """Accuracies and perplexities on EleutherAI's lm-evaluation-harness: its tasks as they are defined.
 
-    Finished tasks in --out are not repeated.
+    Finished tasks in --out are not repeated: after Ctrl-C the same command goes on.
 
     [bold]Example:[/] titans evaluate lm runs/tiny-cpu --tasks piqa,hellaswag --data evals --limit 200 --out report
     """
-    from titans.evaluation.language_harness import require_harness
+    from titans.evaluation.language.harness import require_harness
 
     require_harness()
     if data is not None and not data.is_dir():
         raise TitansError(f"there is no folder {data}: expected one that holds the tasks' files")
+    sizes = None if lengths is None else whole_numbers(lengths, "lengths")
     make_folder(out)
     from titans.evaluation.language import TABLE, evaluate_language
     from titans.evaluation.reading import load_reader
@@ -69,7 +77,7 @@ def lm(
     silence_loading()
     reader = load_reader(model, device)
     names = list(TABLE) if tasks is None else words(tasks)
-    with progress_bar() as progress:
+    with resumable(out), progress_bar() as progress:
         bars = {name: progress.add_task(name, total=1.0) for name in names}
         result = evaluate_language(
             reader.model,
@@ -81,7 +89,9 @@ def lm(
             seed=seed,
             batch_size=batch_size,
             max_length=max_length,
+            lengths=sizes,
             folder=out,
+            finished=log_line,
             progress=lambda name, share: progress.update(bars[name], completed=share),
         )
     _print(result)
@@ -93,8 +103,9 @@ def lm(
 def _print(result: LanguageResult) -> None:
     rows = [["task", "documents", "metric", "value", "95 % interval"]]
     for task in result.tasks:
+        what = f"{task.task} ({task.subtasks} tasks)" if task.subtasks else task.task
         for name, metric in task.shown.items():
-            rows.append([task.task, f"{task.documents:,} of {task.of:,}", name, *_cells(name, metric)])
+            rows.append([what, f"{task.documents:,} of {task.of:,}", name, *_cells(name, metric)])
     if result.average is not None:
         rows.append(["average of the accuracies", "", "", f"{result.average:.1%}", ""])
     print_table(rows, f"lm-evaluation-harness: {result.model}")

@@ -6,7 +6,7 @@ import bz2
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,9 @@ def local_task(folder: Path, name: str) -> LocalTask | None:
     Raises:
         TitansError: there are several files for the task, or the file is not as described.
     """
-    patterns = (f"{name}.jsonl", *FORMATS.get(name, ((), None))[0])
-    found = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
-    if not found:
+    path = _only_file(folder, name, (f"{name}.jsonl", *FORMATS.get(name, ((), None))[0]))
+    if path is None:
         return None
-    if len(found) > 1:
-        raise TitansError(
-            f"{folder} holds several files for {name} ({', '.join(str(path.relative_to(folder)) for path in found)}): "
-            "give a folder with one of them"
-        )
-    (path,) = found
     read = _stock if path.name == f"{name}.jsonl" else FORMATS[name][1]
     try:
         task = read(path)
@@ -71,6 +64,41 @@ def local_task(folder: Path, name: str) -> LocalTask | None:
     if not task.rows:
         raise TitansError(f"{path} holds no document")
     return task
+
+
+def local_rows(folder: Path, file: str) -> Rows | None:
+    """Read other documents of a task, such as the examples of its prompts.
+
+    Args:
+        folder: where to look, at any depth.
+        file: what the file is called: one document a line with the fields of the stock data set.
+
+    Returns:
+        The documents, or None where the folder has no such file.
+
+    Raises:
+        TitansError: there are several such files, or the file is not as described.
+    """
+    path = _only_file(folder, file, (file,))
+    if path is None:
+        return None
+    try:
+        rows = _json_lines(path)
+    except UnicodeDecodeError as error:
+        raise TitansError(f"{path} is not UTF-8: {error}") from error
+    if not rows:
+        raise TitansError(f"{path} holds no document")
+    return rows
+
+
+def _only_file(folder: Path, what: str, patterns: Iterable[str]) -> Path | None:
+    found = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
+    if len(found) > 1:
+        raise TitansError(
+            f"{folder} holds several files for {what} ({', '.join(str(path.relative_to(folder)) for path in found)}): "
+            "give a folder with one of them"
+        )
+    return found[0] if found else None
 
 
 def _stock(path: Path) -> LocalTask:

@@ -1,10 +1,11 @@
-"""The progress of a part as progress of the whole."""
+"""How an evaluation tells what it is doing: the progress of a part as that of the whole, and what is finished."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[float, str], None]  # share of the work done, and what is being done
+Finished = Callable[[str], None]  # a sentence for each part that is done, with what it gave
 
 
 def within(progress: Progress, done: int, size: int, total: int, what: str) -> Callable[[float], None]:
@@ -27,3 +28,7 @@ def within(progress: Progress, done: int, size: int, total: int, what: str) -> C
 
 def unseen(share: float, what: str) -> None:
     """Show nothing."""
+
+
+def unheard(sentence: str) -> None:
+    """Say nothing."""

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -112,22 +112,40 @@ class Reader:
                 is no bos token, or the model fails.
         """
         ids = self._start + self._encode(prompt)
-        self._check_length(len(ids), max_new_tokens)
-        logits, state = self._read(ids, progress)
-        words = write_tokens(
-            self._step,
-            (logits, state),
-            TextWriter(self.tokenizer, ids),
-            lambda scores: sample(scores, 0.0, 1.0, seeded(0)),
-            max_new_tokens=max_new_tokens,
-            ends=self._ends,
-        )
         wanted, written = StopFilter(stop), ""
-        for text in words:
+        for text in self.go_on(ids, max_new_tokens, TextWriter(self.tokenizer, ids), progress):
             written += wanted.add(text)
             if wanted.stopped:
                 return written
         return written + wanted.flush()
+
+    def go_on(
+        self, ids: list[int], max_new_tokens: int, writer: Any, progress: Callable[[float], None] = lambda share: None
+    ) -> Iterator[str]:
+        """Go on from tokens with the likeliest ones.
+
+        Args:
+            ids: the tokens, all that is read.
+            max_new_tokens: stop after so many tokens, or at a token that ends a text.
+            writer: makes text of the new tokens, as `TextWriter` does.
+            progress: called after each piece with the share of the tokens that has been read. Default: nothing.
+
+        Yields:
+            What the writer makes of each token, where that is anything.
+
+        Raises:
+            TitansError: the tokens and the answer are longer than the model's positions, there are none, or the model
+                fails.
+        """
+        self._check_length(len(ids), max_new_tokens)
+        yield from write_tokens(
+            self._step,
+            self._read(ids, progress),
+            writer,
+            lambda scores: sample(scores, 0.0, 1.0, seeded(0)),
+            max_new_tokens=max_new_tokens,
+            ends=self._ends,
+        )
 
     def _encode(self, text: str) -> list[int]:
         """In one call: a subword tokenizer cuts a text and its pieces differently."""

@@ -1,0 +1,102 @@
+"""The examples of few-shot prompts: from another split than the questions, and never a question itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from titans.data.language_tasks import LocalTask, local_rows
+from titans.errors import TitansError
+
+
+def give_local(task: Any, local: LocalTask, folder: Path) -> None:
+    """Give a task that is being made its documents, and the examples of its prompts, from files.
+
+    Args:
+        task: the harness's object, its configuration read.
+        local: the documents.
+        folder: where the file with the examples is, if prompts have any: `TASK_SPLIT.jsonl`, of the split from which
+            the stock task takes them.
+
+    Raises:
+        TitansError: prompts have examples and there is no such file.
+    """
+    from datasets import Dataset
+
+    config, shots = task.config, task.fewshot_cfg
+    asked = config.test_split or config.validation_split
+    if asked is None:
+        asked = config.test_split = "test"
+    task.dataset = {asked: Dataset.from_list(local.rows)}
+    split = _split(task)
+    if split is not None and split != asked:
+        file = f"{config.task}_{split}.jsonl"
+        rows = local_rows(folder, file)
+        if rows is not None:
+            task.dataset[split] = Dataset.from_list(rows)
+        elif config.num_fewshot:
+            raise TitansError(
+                f"{config.task} begins each prompt with {config.num_fewshot} examples of its split {split}, which must "
+                f"not come from the questions in {local.path}: give them as {file} in the same folder"
+            )
+    for name in ("training_split", "validation_split"):
+        if getattr(config, name) not in task.dataset:
+            setattr(config, name, None)
+    if shots.split not in task.dataset:
+        shots.split = None
+
+
+def keep_questions_out(task: Any) -> tuple[str, str]:
+    """See to it that no document of a task is among the examples of its own prompt.
+
+    The harness leaves a question out of its examples only where it knows that both are from one split, and takes the
+    questions for examples where a task has nothing else.
+
+    Args:
+        task: the harness's object, loaded.
+
+    Returns:
+        How many examples a prompt has and where they are from, and what was changed; empty where there are none, and
+        where nothing was.
+
+    Raises:
+        TitansError: the questions are too few to be each other's examples.
+    """
+    count = task.config.num_fewshot or 0
+    sampler = getattr(task, "sampler", None)
+    if not count or sampler is None:
+        return "", ""
+    asked = {_key(document) for document in task.eval_docs}
+    pool = list(sampler.fewshot_docs())
+    others = [document for document in pool if _key(document) not in asked]
+    split = _split(task)
+    where = "given by the task" if split is None else f"of its split {split}"
+    said = f"{count} {'example' if count == 1 else 'examples'} {where}"
+    if len(others) == len(pool):
+        return said, ""
+    if len(others) >= count:
+        sampler.replace_df(others)
+        return said, f"{len(pool) - len(others)} examples of {task.task_name} left out, as they are asked themselves"
+    if len(pool) <= count:
+        raise TitansError(
+            f"{task.task_name} begins each prompt with {count} examples, and there are only the {len(pool)} questions "
+            "themselves: give more"
+        )
+    said = f"{count} of the other questions as examples"
+    known = task.fewshot_cfg.split == task.config.test_split  # where the harness leaves the question out
+    task.fewshot_cfg.split = task.config.test_split
+    return said, "" if known else f"a question of {task.task_name} left out of its own examples"
+
+
+def _split(task: Any) -> str | None:
+    """The split from which the harness takes the examples; None where the definition itself has them."""
+    config, shots = task.config, task.fewshot_cfg
+    split: str | None = shots.split
+    if split is None and shots.samples is None:
+        split = config.training_split or config.validation_split or config.test_split
+    return split
+
+
+def _key(document: Any) -> str:
+    return json.dumps(document, sort_keys=True, default=str)

@@ -1,0 +1,204 @@
+"""Put tasks of lm-evaluation-harness to a model, and keep what each gave."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from titans.errors import TitansError
+from titans.evaluation.answer_log import AnswerLog
+from titans.evaluation.language.harness import require_harness, run_task
+from titans.evaluation.language.intervals import combined, interval
+from titans.evaluation.language.model import make_lm, special_tokens
+from titans.evaluation.language.result import LOCAL, LanguageResult, Metric, TaskResult
+from titans.evaluation.language.tasks import LoadedTask, Tasks
+from titans.evaluation.progress import Finished, unheard
+from titans.evaluation.reading import Reader
+
+FORM = 2  # of the results that are kept: those of another form are not gone on from
+
+
+def evaluate_language(
+    model: Any,
+    tokenizer: Any,
+    tasks: Sequence[str],
+    *,
+    name: str = "",
+    data: Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 1,
+    max_length: int | None = None,
+    lengths: Sequence[int] | None = None,
+    folder: Path | None = None,
+    progress: Callable[[str, float], None] = lambda name, share: None,
+    finished: Finished = unheard,
+) -> LanguageResult:
+    """Put tasks of lm-evaluation-harness to a model.
+
+    Args:
+        model: a causal language model of this package or of Hugging Face, on any device.
+        tokenizer: its tokenizer.
+        tasks: what the harness calls them; of a group or tag, all its tasks are put.
+        name: of the model, in the result. Default: none.
+        data: a folder with documents (see `titans.data.language_tasks.local_task`); tasks that it has none for come
+            from the hub. Default: all from the hub.
+        limit: put at most so many documents of each task, drawn with the seed. Default: all.
+        seed: of that choice, and of what the harness draws. Default 0.
+        batch_size: sequences of one forward pass; changes speed and memory, not the result. Default 1.
+        max_length: tokens of the windows of whole documents, and the most that is left of a prompt. Default: the
+            model's limit; where it has none, windows of 2,048 and prompts as long as they are.
+        lengths: tokens of the texts that a task makes itself, as RULER's. Default: the task's own, 4,096 for RULER's.
+        folder: keeps the results of finished tasks, which are not done again. Default: none.
+        progress: called with a name asked for and the share of it that is done. Default: nothing.
+        finished: called with a sentence for each task that is done. Default: nothing.
+
+    Returns:
+        All metrics, with intervals.
+
+    Raises:
+        TitansError: there is no such task, its data or packages cannot be had, its prompts have examples and there
+            are none but the questions, the folder holds results under other settings, or the model fails.
+    """
+    require_harness()
+    from importlib.metadata import version
+
+    settings: dict[str, Any] = {
+        "benchmark": "lm",
+        "form": FORM,
+        "model": name,
+        "data": None if data is None else str(data),
+        "limit": limit,
+        "lengths": None if lengths is None else list(lengths),
+    }
+    settings |= {"seed": seed, "max_length": max_length, "harness": version("lm_eval")}
+    if folder is not None:  # a model trained anew under the same name gives other results
+        settings["weights"] = Reader(model, tokenizer).digest()
+    if len(set(tasks)) < len(tasks) or not tasks:
+        raise TitansError(f"the tasks are {', '.join(tasks) or 'none'}: give each once, and one at least")
+    log = AnswerLog(folder, settings, ["results"])
+    lms = [make_lm(model, tokenizer, batch_size, max_length, rolling) for rolling in (False, True)]
+    results: list[TaskResult] = []
+    with tempfile.TemporaryDirectory() as files:
+        tokenizer.save_pretrained(files)  # tasks that count tokens load theirs by a name
+        defined = Tasks(tasks, data, Path(files), lengths)
+        for asked in tasks:
+            run = _Run(asked, lms, log, limit, seed, progress, finished)
+            results += run.kept(asked) or run.all(defined)
+    return LanguageResult(name, settings["harness"], lms[1].max_length, seed, special_tokens(lms[0]), tuple(results))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """The tasks that go by one name, put to a model."""
+
+    asked: str
+    lms: Sequence[Any]  # for prompts, and for whole documents
+    log: AnswerLog
+    limit: int | None
+    seed: int
+    progress: Callable[[str, float], None]
+    finished: Finished
+
+    def kept(self, key: str) -> list[TaskResult]:
+        """Return the results that an earlier run finished; nothing where it did not."""
+        return [_restore(one) for one in (self.log.get(key) or {"results": ()})["results"]]
+
+    def all(self, defined: Tasks) -> list[TaskResult]:
+        """Put the tasks to the model, but for those that were finished before."""
+        loaded = defined.load(self.asked)
+        done: dict[str, TaskResult] = {}
+        for task in loaded.tasks:
+            key = f"{self.asked}/{task.name}"  # a group may have a task under other settings than it has by itself
+            found = self.kept(key)
+            if not found:
+                found = [self._put(task, len(done) / len(loaded.tasks), len(loaded.tasks))]
+                if task.name != self.asked:
+                    self._keep(key, found)
+                self.finished(_sentence(found[0]))
+            done[task.name] = found[0]
+        scores = [_group(group, done, self.asked) for group in loaded.groups]
+        results = [*done.values(), *scores]
+        self._keep(self.asked, results)
+        for score in scores:
+            self.finished(_sentence(score))
+        return results
+
+    def _keep(self, key: str, results: Sequence[TaskResult]) -> None:
+        self.log.add(key, {"results": [dataclasses.asdict(result) for result in results]})
+
+    def _put(self, task: LoadedTask, before: float, tasks: int) -> TaskResult:
+        whole = task.task.OUTPUT_TYPE == "loglikelihood_rolling"
+        lm = self.lms[whole]
+        lm.start(lambda share: self.progress(self.asked, before + share / tasks))
+        measured = run_task(lm, task.task, self.limit, self.seed)
+        metrics = {}
+        for metric, value in measured.metrics.items():
+            if not math.isfinite(value):
+                raise TitansError(
+                    f"{task.name} gives {metric} {value}: the model's weights are damaged, or its training diverged"
+                )
+            metrics[metric] = interval(value, measured.rows[metric])
+        if not metrics:
+            raise TitansError(f"{task.name} gives no metric that is a number")
+        changes = ("" if task.local is None else task.local.deviation, task.deviation)
+        return TaskResult(
+            task=task.name if task.local is None else f"{task.name}{LOCAL}",
+            documents=measured.documents,
+            of=measured.of,
+            cut=len(lm.cut),
+            metrics=metrics,
+            deviation="; ".join(change for change in changes if change),
+            examples=task.examples,
+            whole=whole,
+            group="" if task.name == self.asked else self.asked,
+        )
+
+
+def _group(group: Any, done: dict[str, TaskResult], asked: str) -> TaskResult:
+    """The score of a group from those of its tasks, as the harness computes it."""
+    parts = {task.task_name: done[task.task_name] for task in group.get_all_tasks()}
+    measured = {}
+    for name, part in parts.items():
+        values = {_full(metric): number.value for metric, number in part.metrics.items()}
+        measured[name] = {"sample_len": part.documents, **values}
+    scored = group.aggregate(measured)
+    metrics = {}
+    for config in group.aggregate_metric_list:
+        for key in scored:
+            if key.partition(",")[0] != config.metric or "," not in key:
+                continue
+            name = key.removesuffix(",none")
+            having = [part for part in parts.values() if name in part.metrics]
+            sizes = [part.documents if config.weight_by_size else 1 for part in having]
+            shares = [(n / sum(sizes), part.metrics[name]) for n, part in zip(sizes, having, strict=True)]
+            metrics[name] = combined(scored[key], shares)
+    local = all(part.task.endswith(LOCAL) for part in parts.values())
+    return TaskResult(
+        task=f"{group.name}{LOCAL}" if local else group.name,
+        documents=sum(part.documents for part in parts.values()),
+        of=sum(part.of for part in parts.values()),
+        cut=sum(part.cut for part in parts.values()),
+        metrics=metrics,
+        group="" if group.name == asked else asked,
+        subtasks=len(parts),
+    )
+
+
+def _full(metric: str) -> str:
+    """The harness's name of a metric, with that of its filter."""
+    return metric if "," in metric else f"{metric},none"
+
+
+def _sentence(result: TaskResult) -> str:
+    numbers = ", ".join(f"{name} {metric.value:.4g}" for name, metric in result.shown.items())
+    return f"{result.task}: {result.documents:,} documents, {numbers}"
+
+
+def _restore(kept: dict[str, Any]) -> TaskResult:
+    metrics = {metric: Metric(**numbers) for metric, numbers in kept["metrics"].items()}
+    return TaskResult(**{**kept, "metrics": metrics})
