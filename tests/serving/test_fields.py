@@ -71,6 +71,7 @@ WRONG = [
     (CHAT, said({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {}}]}),
      "messages[0].content[1]", "is of type 'image_url', which is not supported: this model reads text only"),
     (CHAT, said({"role": "user", "content": [{"type": "text"}]}), "messages[0].content[0].text", "is missing"),
+    (CHAT, said({"role": "user", "content": [{"type": {}, "text": "x"}]}), "messages[0].content[0].type", "an object"),
     (CHAT, said({"role": "user", "content": 5}), "messages[0].content", "is a number: expected a text"),
     (FORK, {"to": "b", "too": "c"}, "too", "did you mean to?"),
     ("/v1/completions?memory=notes", PROMPT, "memory", "'memory' is no field of this request"),
@@ -134,3 +135,10 @@ def test_a_long_name_is_not_echoed_in_full():
     with pytest.raises(ApiError) as refused:
         fields.check_fields({"x" * 10_000: 1}, ("memory",))
     assert len(refused.value.message) < 200
+
+
+def test_the_schema_tells_of_keys(make_client):
+    told = make_client(keys={"key-of-alice-0123456": "alice"}).request("GET", "/openapi.json").json()
+    assert told["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+    asked = {path for path, route in told["paths"].items() for one in route.values() if "security" in one}
+    assert asked == {path for path in told["paths"] if path.startswith("/v1/")} != set()

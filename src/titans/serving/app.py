@@ -14,15 +14,18 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Mount
 
 from titans.errors import TitansError
 from titans.serving import completions, memories
 from titans.serving.access import Access, Keys
+from titans.serving.answers import Health, Model, Models
 from titans.serving.bodies import Bodies
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import check_query
 from titans.serving.metrics import Metrics
 from titans.serving.middleware import Observed
+from titans.serving.openapi import ANY, API, answers, describe
 from titans.serving.service import Service
 
 PAGE = files("titans.serving") / "page"
@@ -79,6 +82,7 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
         app.include_router(router, dependencies=[Depends(check_query)])
     app.include_router(plain)
     app.mount("/static", StaticFiles(directory=str(PAGE)))
+    describe(app, model_id, keys is not None)
     _add_errors(app)
     app.add_middleware(
         Bodies, limit=limits.body, imports=limits.state, values=limits.values, places=service.places.most
@@ -92,13 +96,13 @@ def _described(request: Request) -> dict[str, Any]:
     return {"id": request.app.state.model_id, "object": "model", "created": 0, "owned_by": "titans"}
 
 
-@models.get("")
+@models.get("", response_model=None, responses=answers(API, Models))
 async def list_models(request: Request) -> dict[str, Any]:
     """List the models: one."""
     return {"object": "list", "data": [_described(request)]}
 
 
-@models.get("/{model}")
+@models.get("/{model}", response_model=None, responses=answers((*API, 404), Model))
 async def get_model(model: str, request: Request) -> dict[str, Any]:
     """Describe the model."""
     if model != request.app.state.model_id:
@@ -112,7 +116,7 @@ async def page() -> FileResponse:
     return FileResponse(str(PAGE / "index.html"))
 
 
-@plain.get("/healthz")
+@plain.get("/healthz", response_model=None, responses=answers((*ANY, 503), Health))
 async def health(request: Request) -> dict[str, Any]:
     """Tell whether requests are taken, and what the store held at the start, once it is counted."""
     service: Service = request.app.state.service
@@ -124,11 +128,22 @@ async def health(request: Request) -> dict[str, Any]:
     return {"status": "ok", "memories_at_start": counted}
 
 
-@plain.get("/metrics")
+@plain.get("/metrics", response_class=Response, responses=answers(ANY, content={"text/plain": {"type": "string"}}))
 async def metrics(request: Request) -> Response:
     """Return numbers for Prometheus."""
     response: Response = request.app.state.metrics.response(*request.app.state.service.engine.load)
     return response
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods that an address takes: each route knows only its own."""
+    routes = [route for route in request.app.routes if not isinstance(route, Mount)]
+    found = [
+        method
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return found or ["GET", "HEAD"]  # of files
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -153,6 +168,16 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
-        answer = ApiError(error.status_code, str(error.detail)).response()
-        answer.headers.update(error.headers or {})
+        path, method = request.url.path[:100], request.method[:20]
+        headers = dict(error.headers or {})
+        if error.status_code == 404:
+            told = ApiError(404, f"there is no {path!r} here: /openapi.json lists what there is", "unknown_url")
+        elif error.status_code == 405:
+            allowed = _methods(request)
+            headers["Allow"] = ", ".join(allowed)
+            told = ApiError(405, f"{path!r} takes no {method}: it takes {' or '.join(allowed)}", "method_not_allowed")
+        else:
+            told = ApiError(error.status_code, str(error.detail))
+        answer = told.response()
+        answer.headers.update(headers)
         return answer

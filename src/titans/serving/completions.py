@@ -12,9 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from titans.data.tokenizers import encode
+from titans.serving.answers import ChatCompletion, Completion
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import Message
 from titans.serving.jobs import Finished, Job
+from titans.serving.openapi import KEPT, answers
 from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
 from titans.serving.rows import Piece, TracedToken
 from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest
@@ -24,6 +26,8 @@ DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"
 MEMORY_HEADER = "X-Titans-Memory"
 _STREAM = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+_STREAM_SCHEMA = {"text/event-stream": _EVENT}
 Events = AsyncGenerator[Piece | Finished, None]
 
 router = APIRouter(prefix="/v1")
@@ -41,13 +45,13 @@ class Prompt(NamedTuple):
     joint: list[int]
 
 
-@router.post("/completions")
+@router.post("/completions", response_class=Response, responses=answers(KEPT, Completion, _STREAM_SCHEMA))
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Go on from a prompt."""
     return await _answer(request, body, COMPLETION, lambda: _tokens(request, body.prompt), body.max_tokens)
 
 
-@router.post("/chat/completions")
+@router.post("/chat/completions", response_class=Response, responses=answers(KEPT, ChatCompletion, _STREAM_SCHEMA))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer the last message of a chat."""
     limit = body.max_completion_tokens or body.max_tokens

@@ -44,7 +44,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-_OF_MESSAGES: dict[str, tuple[Any, ...]] = {  # what clients send back of an answer's message
+OF_MESSAGES: dict[str, tuple[Any, ...]] = {  # what clients send back of an answer's message
     "annotations": ([],),
     "audio": (),
     "function_call": (),
@@ -126,11 +126,17 @@ def prompt(value: Any) -> str | list[int]:
 
 
 def _tokens(value: list[Any], where: str) -> list[int]:
-    for i, token in enumerate(value):
+    tokens = [whole(token) for token in value]
+    for i, token in enumerate(tokens):
         if type(token) is not int or token < 0:
             shown = token if type(token) is int else _kind(token)
             raise _wrong("prompt", f"{where}[{i}] is {shown}: expected a token, which is a whole number from 0 up")
-    return value
+    return tokens
+
+
+def whole(value: Any) -> Any:
+    """Take 8.0 for 8, which JSON does not tell apart; anything else stays as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def messages(value: Any) -> list[Message]:
@@ -146,7 +152,7 @@ def messages(value: Any) -> list[Message]:
 
 
 def _message(value: Any, where: str) -> Message:
-    check_fields(value, ("role", "content"), unsupported=_OF_MESSAGES, where=where)
+    check_fields(value, ("role", "content"), unsupported=OF_MESSAGES, where=where)
     role = value.get("role")
     if role not in ROLES:
         expected = f"expected {', '.join(ROLES[:-1])} or {ROLES[-1]}"
@@ -170,7 +176,7 @@ def _part(value: Any, where: str) -> str:
     if isinstance(kind, str) and kind != "text":
         raise _wrong(where, f"{where} is of type {kind[:64]!r}, which is not supported: this model reads text only")
     check_fields(value, ("type", "text"), where=where)
-    if kind is None:
+    if kind != "text":
         raise _wrong(f"{where}.type", f'{where}.type is {_kind(kind)}: expected "text"')
     return text(value.get("text"), f"{where}.text")
 

@@ -7,17 +7,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from titans.persistence import MemoryStore, UnknownSessionError
+from titans.serving.answers import Deleted, Memories
+from titans.serving.answers import Memory as Kept
 from titans.serving.completions import DEFAULT_USER, session_name
+from titans.serving.openapi import API, KEPT, answers
 from titans.serving.replies import SEPARATOR, session
 from titans.serving.schemas import ForkRequest, Name
 from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
+_FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
 User = Annotated[Name, Path()]
 Memory = Annotated[Name, Path()]
 
 
-@router.get("")
+@router.get("", response_model=None, responses=answers((*API, 507), Memories))
 async def list_memories(
     request: Request,
     user: Annotated[Name, Query()] = DEFAULT_USER,
@@ -34,7 +38,7 @@ async def list_memories(
     return {"object": "list", "data": [session(info) for info in found[:limit]], "has_more": len(found) > limit}
 
 
-@router.get("/{user}/{memory}")
+@router.get("/{user}/{memory}", response_model=None, responses=answers(KEPT, Kept))
 async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Describe a memory."""
     service, tenant = _served(request)
@@ -45,36 +49,41 @@ async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, 
     return session(info)
 
 
-@router.delete("/{user}/{memory}")
+@router.delete("/{user}/{memory}", response_model=None, responses=answers(KEPT, Deleted))
 async def delete_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Delete a memory."""
     await _alone(request, user, memory, MemoryStore.delete)
     return {"id": session_name(user, memory), "object": "memory.deleted", "deleted": True}
 
 
-@router.post("/{user}/{memory}/fork")
+@router.post("/{user}/{memory}/fork", response_model=None, responses=answers(KEPT, Kept))
 async def fork_memory(user: User, memory: Memory, body: ForkRequest, request: Request) -> dict[str, Any]:
     """Branch a memory: a new one that starts as this one is."""
     return session(await _alone(request, user, memory, MemoryStore.fork, session_name(user, body.to)))
 
 
-@router.post("/{user}/{memory}/reset")
+@router.post("/{user}/{memory}/reset", response_model=None, responses=answers(KEPT, Kept))
 async def reset_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Let a memory start anew."""
     return session(await _alone(request, user, memory, MemoryStore.reset, _served(request)[0].fresh))
 
 
-@router.get("/{user}/{memory}/export", response_class=Response)
+@router.get("/{user}/{memory}/export", response_class=Response, responses=answers(KEPT, content={_FILE: _BYTES}))
 async def export_memory(user: User, memory: Memory, request: Request) -> Response:
     """Download a memory as a state file."""
     service, tenant = _served(request)
     with service.place(tenant):
         data = await service.on_disk(service.store.export, tenant, session_name(user, memory))
     headers = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"'}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    return Response(data, media_type=_FILE, headers=headers)
 
 
-@router.put("/{user}/{memory}/import")
+@router.put(
+    "/{user}/{memory}/import",
+    response_model=None,
+    responses=answers(KEPT, Kept),
+    openapi_extra={"requestBody": {"required": True, "content": {_FILE: {"schema": _BYTES}}}},
+)
 async def import_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
     return session(await _alone(request, user, memory, MemoryStore.load, await request.body()))

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from titans.serving import fields
 from titans.serving.errors import ApiError
 
 LARGEST_SEED = (1 << 63) - 1
+_TOLD_SEED = (1 << 63) - 1024  # the largest below it that is a double, too, as numbers are in a schema
 
 NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._@+-]{1,63}")  # of a user or a memory; without the colon that joins them
 _NAME_RULE = "the name is not 1 to 63 letters, digits or ._@+-, of which one is no point"
@@ -30,19 +42,26 @@ def _name(text: str) -> str:
     return text
 
 
-def _asks_for_nothing(schema: dict[str, Any]) -> None:
+def _tell(unsupported: Mapping[str, tuple[Any, ...]], ignored: Collection[str], schema: dict[str, Any]) -> None:
     """Tell in a schema which of OpenAI's other fields may be there."""
-    for name, harmless in fields.UNSUPPORTED.items():
+    for name, harmless in unsupported.items():
         schema["properties"][name] = {"enum": [None, *harmless], "description": "Not supported: these ask for nothing."}
-    for name in sorted(fields.IGNORED):
+    for name in sorted(ignored):
         schema["properties"][name] = {"description": "Changes nothing."}
     schema["additionalProperties"] = False
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"})]
+Whole = Annotated[int, BeforeValidator(fields.whole)]
+Seed = Annotated[
+    Whole,
+    Field(ge=-LARGEST_SEED, le=LARGEST_SEED),
+    WithJsonSchema({"type": "integer", "minimum": -_TOLD_SEED, "maximum": _TOLD_SEED}),
+]
 Token = Annotated[int, Field(ge=0)]
-OneOf = Annotated[list[str] | list[list[Token]], Field(min_length=1, max_length=1)]
+One = Field(min_length=1, max_length=1)
+OneOf = Annotated[list[str], One] | Annotated[list[list[Token]], One]
 Prompt = Annotated[str | list[int], PlainValidator(fields.prompt, json_schema_input_type=str | list[Token] | OneOf)]
 OneStop = Annotated[str, Field(max_length=fields.LONGEST_STOP)]
 Stops = Annotated[list[Annotated[OneStop, Field(min_length=1)]], Field(max_length=fields.MOST_STOPS)]
@@ -52,7 +71,7 @@ Stop = Annotated[list[str], PlainValidator(fields.stops, json_schema_input_type=
 class StreamOptions(BaseModel):
     """OpenAI's `stream_options`; nothing here needs obfuscation."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool | None = False
     include_obfuscation: bool | None = False
@@ -81,12 +100,16 @@ class GenerationRequest(BaseModel):
         trace: tell of every token read how surprising it was and whether it was written.
     """
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, json_schema_extra=_asks_for_nothing)
+    model_config = ConfigDict(
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra=partial(_tell, fields.UNSUPPORTED, fields.IGNORED),
+    )
 
     model: Text
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-LARGEST_SEED, le=LARGEST_SEED)
+    seed: Seed | None = None
     stop: Stop = []
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -117,11 +140,13 @@ class CompletionRequest(GenerationRequest):
     """
 
     prompt: Prompt
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: Whole | None = Field(None, ge=1)
 
 
 class ContentPart(BaseModel):
     """A part of a message."""
+
+    model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
     text: str
@@ -129,6 +154,8 @@ class ContentPart(BaseModel):
 
 class MessageBody(BaseModel):
     """A message of a chat, as it is sent."""
+
+    model_config = ConfigDict(json_schema_extra=partial(_tell, fields.OF_MESSAGES, ()))
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[ContentPart] | None = None
@@ -148,12 +175,14 @@ class ChatRequest(GenerationRequest):
     """
 
     messages: Messages
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: Whole | None = Field(None, ge=1)
+    max_completion_tokens: Whole | None = Field(None, ge=1)
 
 
 class ForkRequest(BaseModel):
     """Body of `/v1/memories/{user}/{memory}/fork`."""
+
+    model_config = ConfigDict(extra="forbid")
 
     to: Name
 
