@@ -95,6 +95,14 @@ def test_the_input_state_is_not_modified(mixer, same):
         same(start, before)
 
 
+def test_states_are_no_views_of_parameters(mixer):
+    """An optimizer step would change them, and sharded parameters are freed."""
+    parameters = {p.untyped_storage().data_ptr() for p in mixer.parameters()}
+    _, state = mixer(tokens(2, 1))
+    for tensor in (*mixer.initial_state(2).tensors(), *mixer.empty_state(2).tensors(), *state.tensors()):
+        assert tensor.untyped_storage().data_ptr() not in parameters
+
+
 def test_gradients_cross_a_split(mixer, close):
     """What one piece wrote is trained by what a later piece reads, unless the state is detached."""
     x = tokens(1, 13)

@@ -53,6 +53,11 @@ class Attention(nn.Module):
         if self.persistent is not None:
             nn.init.normal_(self.persistent)
 
+    def empty_buffer(self, batch_size: int, entries: int) -> Tensor:
+        """Return zeros `[B, entries, D]` in place of keys or values."""
+        weight = self.key.weight
+        return torch.zeros(batch_size, entries, len(weight), dtype=weight.dtype, device=weight.device)
+
     def split_heads(self, x: Tensor) -> Tensor:
         """`[B, N, D]` to `[B, H, N, d]`."""
         heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -138,9 +143,8 @@ class SlidingWindowAttention(Mixer):
 
     def empty_state(self, batch_size: int) -> AttentionState:
         """Return an empty window."""
-        weight = self.attention.key.weight
-        buffer = weight.new_zeros(batch_size, self.window, self.dim)
-        return AttentionState(buffer, buffer, torch.zeros(batch_size, dtype=torch.long, device=weight.device))
+        buffer = self.attention.empty_buffer(batch_size, self.window)
+        return AttentionState(buffer, buffer, torch.zeros(batch_size, dtype=torch.long, device=buffer.device))
 
     def mix(self, x: Tensor, state: AttentionState, lengths: Tensor | None) -> tuple[Tensor, AttentionState]:
         """Attend from each token to its window; see `Mixer.mix`."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from titans.layers.mixer import last
-from titans.layers.projection import TAPS
+from titans.layers.projection import TAPS, no_inputs
 from titans.ops.heads.reference import short_convolution
 
 
@@ -31,7 +31,7 @@ class CausalConvolution(nn.Module):
 
     def initial_tail(self) -> Tensor:
         """Return the inputs before the first token, `[1, 3, C]`."""
-        return torch.zeros_like(self.taps[1:]).unsqueeze(0)
+        return no_inputs(self.taps)
 
     def forward(self, x: Tensor, tail: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Convolve the next tokens of a stream.

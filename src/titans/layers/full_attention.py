@@ -34,9 +34,8 @@ class FullAttention(Mixer):
 
     def empty_state(self, batch_size: int) -> FullAttentionState:
         """Return a state without entries."""
-        weight = self.attention.key.weight
-        entries = weight.new_zeros(batch_size, 0, self.dim)
-        return FullAttentionState(torch.zeros(batch_size, dtype=torch.long, device=weight.device), entries, entries)
+        entries = self.attention.empty_buffer(batch_size, 0)
+        return FullAttentionState(torch.zeros(batch_size, dtype=torch.long, device=entries.device), entries, entries)
 
     def mix(self, x: Tensor, state: FullAttentionState, lengths: Tensor | None) -> tuple[Tensor, FullAttentionState]:
         """Attend from each token to all up to it; see `Mixer.mix`."""

@@ -130,7 +130,7 @@ def empty_memory(like: Tensor, shape: tuple[int, ...], tail: Tensor | None) -> L
         shape: of the memory.
         tail: of the convolution.
     """
-    matrix = like.new_zeros(1, *shape, dtype=torch.promote_types(like.dtype, torch.float32))
+    matrix = torch.zeros(1, *shape, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
     return LinearRecurrenceState(GatedDeltaRuleState(matrix), tail)
 
 

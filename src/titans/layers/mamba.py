@@ -71,7 +71,7 @@ class Mamba(Mixer):
     def empty_state(self, batch_size: int) -> SelectiveStateSpaceState:
         """Return the state before any token: zeros; see `Mixer.empty_state`."""
         dtype = torch.promote_types(self.log_rate.dtype, torch.float32)
-        vector = self.log_rate.new_zeros(1, *self.log_rate.shape, dtype=dtype)
+        vector = torch.zeros(1, *self.log_rate.shape, dtype=dtype, device=self.log_rate.device)
         state = SelectiveStateSpaceState(SelectiveScanState(vector), self.convolution.initial_tail())
         return state.expand(batch_size)
 

@@ -95,7 +95,7 @@ class MemoryAsContext(Mixer):
         """Return the state before the first token."""
         memory = self.memory.empty_state(1)
         stored = self.segment_length * (1 if self.retrieval is not None else 2)
-        buffer = self.attention.split_heads(self.attention.key.weight.new_zeros(1, stored, self.dim))
+        buffer = self.attention.split_heads(self.attention.empty_buffer(1, stored))
         tail = self.query.initial_tail()
         state = MemoryAsContextState(memory, memory.memory.weights, tail, buffer, buffer, 0)
         return state.expand(batch_size)

@@ -32,7 +32,7 @@ class MemoryAsGate(Mixer):
         """Return the state before any token, persistent ones included."""
         return MemoryAsGateState(self.attention_branch.empty_state(batch_size), self.memory.empty_state(batch_size))
 
-    def initial_state(self, batch_size: int) -> MemoryAsGateState:
+    def start(self, batch_size: int) -> MemoryAsGateState:
         """Return the state in which `batch_size` streams start: the memory has read the persistent tokens."""
         memory = self.memory.after(self.attention_branch.attention.persistent)
         return MemoryAsGateState(self.attention_branch.empty_state(1), memory).expand(batch_size)

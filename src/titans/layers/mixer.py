@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from titans.layers.sharding import gathers
 from titans.ops.calls import readable
 from titans.ops.grid import layout
 from titans.ops.state import State
@@ -23,7 +24,7 @@ class Mixer(nn.Module):
     """A layer that mixes tokens: `y, state = mixer(x, state=None, mask=None)`.
 
     Subclasses implement `mix`, `empty_state` and, where a stream starts otherwise than empty,
-    `initial_state`. They see padding on the right only: tokens are moved together first, so that padding
+    `start`. They see padding on the right only: tokens are moved together first, so that padding
     anywhere leaves outputs and state as they would be without it.
     """
 
@@ -68,18 +69,23 @@ class Mixer(nn.Module):
             batch_size: rows B.
         """
 
+    def start(self, batch_size: int) -> State:
+        """Return the state in which `batch_size` streams start; by default the empty one."""
+        return self.empty_state(batch_size)
+
+    @gathers
     def initial_state(self, batch_size: int) -> State:
-        """Return the state in which streams start.
+        """Return the state in which streams start, persistent tokens already read.
 
         Args:
             batch_size: streams B, one in each row.
         """
-        return self.empty_state(batch_size)
+        return self.start(batch_size)
 
     def _run(self, mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:
         """Check the arguments, start a stream where there is none, and run `mix` on aligned tokens."""
         self._check(x, state, mask)
-        return _aligned(mix, x, self.initial_state(x.shape[0]) if state is None else state, mask)
+        return _aligned(mix, x, self.start(x.shape[0]) if state is None else state, mask)
 
     def advance(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         """Do as `forward` does, for a caller that has checked the arguments.

@@ -151,15 +151,12 @@ class NeuralMemory(Mixer):
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
         """Return the state before any token, persistent ones included; see `Mixer.empty_state`."""
         gates = self.gates.bias.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
-        state = NeuralMemoryState(initial_state(list(self.initial_weights)), self.projection.initial_tail(), gates)
+        weights = [w.clone() for w in self.initial_weights]  # a value: an optimizer step must not change it
+        state = NeuralMemoryState(initial_state(weights), self.projection.initial_tail(), gates)
         return state.expand(batch_size)
 
-    def initial_state(self, batch_size: int) -> NeuralMemoryState:
-        """Return the state in which streams start: the persistent tokens have been read.
-
-        Args:
-            batch_size: streams B, one in each row.
-        """
+    def start(self, batch_size: int) -> NeuralMemoryState:
+        """Return the state in which `batch_size` streams start: the persistent tokens have been read."""
         return self.after(self.persistent).expand(batch_size)
 
     def after(self, persistent: Tensor | None) -> NeuralMemoryState:

@@ -13,6 +13,11 @@ from titans.ops.heads import heads
 TAPS = 4  # inputs that the convolution sees, the present one included
 
 
+def no_inputs(taps: Tensor) -> Tensor:
+    """Return what a convolution with `taps` `[K, C]` saw before the first token: zeros `[1, K - 1, C]`."""
+    return torch.zeros(1, len(taps) - 1, taps.shape[1], dtype=taps.dtype, device=taps.device)
+
+
 class ConvolvedProjection(nn.Module):
     """`SiLU(conv(x W))`, depthwise-separable (semantics, section 4).
 
@@ -37,7 +42,7 @@ class ConvolvedProjection(nn.Module):
 
     def initial_tail(self) -> Tensor | None:
         """Return the convolution's inputs before the first token, `[1, 3, parts D]`; None without convolution."""
-        return None if self.taps is None else torch.zeros_like(self.taps[1:]).unsqueeze(0)
+        return None if self.taps is None else no_inputs(self.taps)
 
     def forward(
         self, x: Tensor, tail: Tensor | None, lengths: Tensor | None

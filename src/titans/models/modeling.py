@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from titans.layers.sharding import gathers
 from titans.models.configuration import TitansConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansPreTrainedModel, TitansStack
@@ -112,6 +113,7 @@ class TitansForCausalLM(TitansPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
+    @gathers
     def initial_state(self, batch_size: int) -> MemoryState:
         """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
         state: MemoryState = self.model.initial_state(batch_size)

@@ -54,7 +54,7 @@ class SegmentRecurrence(nn.Module):
 
     def initial_state(self, batch_size: int) -> SegmentState:
         """Return the state before the first token of `batch_size` streams."""
-        return SegmentState(self.memory.expand(batch_size, -1, -1), 0)
+        return SegmentState(self.memory.clone().expand(batch_size, -1, -1), 0)
 
     def forward(
         self, run: Run, x: Tensor, states: States, segment: SegmentState, mask: Tensor | None, fresh: States

@@ -17,6 +17,7 @@ from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
+from titans.layers.sharding import gathers
 from titans.layers.time_step import TimeStep
 from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
@@ -51,6 +52,7 @@ class TitansBlock(GradientCheckpointingLayer):
         self.feed_forward = SwiGLU(config.hidden_size, config.intermediate_size)
         self.feed_forward_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
+    @gathers
     def initial_states(self, batch_size: int) -> list[State]:
         """Return the states in which the mixers start `batch_size` streams."""
         return [mixer.initial_state(batch_size) for mixer in self.mixers if isinstance(mixer, Mixer)]
@@ -100,6 +102,7 @@ class TitansStack(TitansPreTrainedModel):
         self.recurrence = SegmentRecurrence(config) if config.variant == "rmt" else None
         self.gradient_checkpointing = False
 
+    @gathers
     def initial_state(self, batch_size: int) -> MemoryState:
         """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
         segment = None if self.recurrence is None else self.recurrence.initial_state(batch_size)
