@@ -133,6 +133,31 @@ def test_a_session_begins_above_what_is_deleted_meanwhile(store, root, tiny, sta
     assert [info.session for info in store.list("t")] == ["s", "u", "v"]
 
 
+def test_two_that_begin_a_session_from_different_numbers_do_not_both_succeed(
+    store, root, tiny, read, state, monkeypatch
+):
+    """One saw the note before another session's deletion, and one after."""
+    other = MemoryStore(root, tiny)
+    for version in range(3):
+        other.put("t", "u", state, expected=version)
+    data = other.export("t", "u")
+    other.delete("t", "u")
+    first = f"t=0/s=0/{1:012d}.safetensors"
+    before(monkeypatch, store._folder, "create", lambda: other._folder.create(first, data))
+    with pytest.raises(ConflictError):
+        store.put("t", "s", state, expected=0)
+    assert store.info("t", "s").version == 1
+
+
+def test_a_deletion_not_yet_swept_may_be_below_the_note(store, state, monkeypatch):
+    store.put("t", "s", state, expected=0)
+    for version in range(5):
+        store.put("t", "u", state, expected=version)
+    killed_while_deleting(store, monkeypatch, "s")
+    store.delete("t", "u")
+    assert store.put("t", "s", state, expected=0).version == 7
+
+
 def test_a_sweep_between_two_looks_is_noticed(store, root, tiny, state, monkeypatch):
     """Whoever does not see the deletion any more sees its number noted."""
     store.put("t", "s", state, expected=0)
@@ -172,7 +197,7 @@ def test_a_number_that_cannot_be_noted_is_not_swept(store, root, tiny, state, mo
 
     store.put("t", "s", state, expected=0)
     with monkeypatch.context() as patch:
-        patch.setattr(versions.Versions, "_note", fail)
+        patch.setattr(versions.Versions, "note", fail)
         store.delete("t", "s")
         MemoryStore(root, tiny)  # opens all the same
     assert "the store is full" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from titans.cli import calibrate, compare, demo, evaluate, forecast, generate, info, inspect, serve, train
+from titans.cli import calibrate, compare, demo, evaluate, forecast, generate, info, inspect, memories, serve, train
 from titans.errors import TitansError
 
 
@@ -58,6 +58,7 @@ app.command()(calibrate.calibrate)
 app.command()(info.info)
 app.command()(inspect.inspect)
 app.command()(serve.serve)
+app.add_typer(memories.app, name="memories")
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Memories that outlive the process: state files, and a store of them by tenant and session."""
 
+from titans.persistence.backup import Copied, backup, restore
 from titans.persistence.errors import (
     ConflictError,
     FingerprintError,
@@ -16,6 +17,7 @@ from titans.persistence.store import MemoryStore
 __all__ = [
     "Census",
     "ConflictError",
+    "Copied",
     "FingerprintError",
     "InvalidNameError",
     "LimitError",
@@ -25,5 +27,7 @@ __all__ = [
     "StoreError",
     "Stored",
     "UnknownSessionError",
+    "backup",
     "fingerprint",
+    "restore",
 ]

@@ -145,18 +145,7 @@ def parse(data: bytes, model: Any, *, force: bool = False) -> tuple[MemoryState,
         FingerprintError: the state belongs to another model.
         StateFileError: the content is damaged, not a state, or does not fit the model.
     """
-    metadata = _metadata(lambda start, end: data[start:end])
-    header = _header(metadata)
-    try:
-        tensors = safetensors.torch.load(data)
-        integers = json.loads(metadata["integers"])
-    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise StateFileError(f"the state file is damaged ({error}): {_REMEDY}") from error
-    checksum = metadata.pop("checksum", None)
-    if checksum != _checksum(tensors, metadata):
-        raise StateFileError(f"the state file is damaged (its checksum is wrong): {_REMEDY}")
-    if not isinstance(integers, dict) or any(type(x) is not int for x in integers.values()):
-        raise StateFileError(f"the state file is damaged (its integers are none): {_REMEDY}")
+    header, tensors, integers = _whole(data)
     if not force:
         _check_fingerprint(header, model)
     inner: Any = base(model)
@@ -166,6 +155,21 @@ def parse(data: bytes, model: Any, *, force: bool = False) -> tuple[MemoryState,
         raise StateFileError(f"the state does not fit this model, because {error}: {_REMEDY}") from error
     state = dataclasses.replace(state.to(inner.device), origin=Origin.of(inner))
     return state, header
+
+
+def check(data: bytes) -> Header:
+    """Refuse content that is no state file, or a damaged one, whatever model it belongs to.
+
+    Args:
+        data: the content.
+
+    Returns:
+        The file's header.
+
+    Raises:
+        StateFileError: it is that.
+    """
+    return _whole(data)[0]
 
 
 def read_header(read: Read) -> Header:
@@ -181,6 +185,23 @@ def read_header(read: Read) -> Header:
         StateFileError: it has none.
     """
     return _header(_metadata(read))
+
+
+def _whole(data: bytes) -> tuple[Header, dict[str, Tensor], dict[str, int]]:
+    """Read the content of a state file as far as that needs no model."""
+    metadata = _metadata(lambda start, end: data[start:end])
+    header = _header(metadata)
+    try:
+        tensors = safetensors.torch.load(data)
+        integers = json.loads(metadata["integers"])
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise StateFileError(f"the state file is damaged ({error}): {_REMEDY}") from error
+    checksum = metadata.pop("checksum", None)
+    if checksum != _checksum(tensors, metadata):
+        raise StateFileError(f"the state file is damaged (its checksum is wrong): {_REMEDY}")
+    if not isinstance(integers, dict) or any(type(x) is not int for x in integers.values()):
+        raise StateFileError(f"the state file is damaged (its integers are none): {_REMEDY}")
+    return header, tensors, integers
 
 
 def _metadata(read: Read) -> dict[str, str]:

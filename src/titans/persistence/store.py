@@ -224,15 +224,42 @@ class MemoryStore:
         state, header = parse(data, self._model)
         return self._write(place, state, self._versions.newest(place), header.created)
 
+    def adopt(self, tenant: str, session: str) -> SessionInfo:
+        """Take a session of another model for one of this model, as far as the shapes allow.
+
+        What it remembers was written under other weights: whether these read it as well is for the caller to try.
+
+        Args:
+            tenant: whose.
+            session: its name.
+
+        Returns:
+            What is known of the session now.
+
+        Raises:
+            UnknownSessionError: there is no such session.
+            StateFileError: its file is damaged, or holds no state that fits this model.
+            TitansError: as of `put`.
+        """
+        place = _place(tenant, session)
+        found = self._versions.use(place, lambda newest: (newest, self._folder.read(place.file(newest.number))))
+        if found is None:
+            raise unknown(session)
+        return self._write(place, parse(found[1], self._model, force=True)[0], found[0])
+
     def tenants(self) -> builtins.list[str]:
         """Return the names of the tenants, sorted; some may have no sessions any more."""
         return self._versions.tenants()
+
+    def names(self, tenant: str) -> builtins.list[str]:
+        """Return the names of a tenant's sessions, sorted, damaged ones too; one may have been deleted by now."""
+        return self._versions.names(tenant)
 
     def count(self) -> Census:
         """Count the sessions, and those that this model cannot go on from; opens every session's file."""
         tenants, sessions, foreign, damaged = self.tenants(), 0, 0, 0
         for tenant in tenants:
-            for session in self._versions.names(tenant):
+            for session in self.names(tenant):
                 try:
                     info = self.info(tenant, session)
                 except StateFileError:

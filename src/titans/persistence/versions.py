@@ -49,7 +49,7 @@ class Versions:
         """Return the newest version of a session; where there is none, the deletion after which one may start."""
         newest = max(self._all(place), default=Version(0, len(DELETED)))
         # In this order: what is swept in between has been noted before.
-        return newest if newest.is_live else newest._replace(number=max(newest.number, self._last(place.tenant)))
+        return newest if newest.is_live else newest._replace(number=max(newest.number, self.last(place.tenant)))
 
     def existing(self, place: Place) -> Version:
         """Return the newest version of a session that there is.
@@ -115,6 +115,19 @@ class Versions:
                 self.folder.remove(path)
                 self.folder.prune(folder)
 
+    def last(self, tenant: str) -> int:
+        """Return the highest number that a swept deletion of a tenant had."""
+        return max((int(name) for name in self._noted(tenant)), default=0)
+
+    def note(self, tenant: str, number: int) -> None:
+        """Have the sessions that a tenant starts from here on numbered above `number`."""
+        noted = self._noted(tenant)
+        if number > max(map(int, noted), default=0):
+            with suppress(FileExistsError):
+                self.folder.create(f"{to_folder(tenant)}/{_LAST}/{number:012d}", DELETED)
+            for name in sorted(noted)[:-1]:  # the one before stays: a listing under way may miss the new one
+                self.folder.remove(f"{to_folder(tenant)}/{_LAST}/{name}")
+
     def _make(self, place: Place, number: int, data: bytes) -> Version:
         try:
             self.folder.create(place.file(number), data)
@@ -131,11 +144,11 @@ class Versions:
             return True
         if newest.is_live:  # and gone if a deletion came and was swept
             return newest.number not in {other.number for other in others}
-        return any(other.is_live for other in others) or self._last(place.tenant) >= made.number
+        return any(other.is_live for other in others) or self.last(place.tenant) >= made.number
 
     def _bury(self, place: Place, number: int) -> None:
         """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""
-        self._note(place.tenant, number)
+        self.note(place.tenant, number)
         for version in sorted(self._all(place)):
             if version.number <= number:
                 self.folder.remove(place.file(version.number))
@@ -144,18 +157,6 @@ class Versions:
     def _all(self, place: Place) -> list[Version]:
         files = self.folder.files(place.folder).items()
         return [Version(int(match[1]), size) for name, size in files if (match := VERSION_FILE.fullmatch(name))]
-
-    def _last(self, tenant: str) -> int:
-        """Return the highest number that a swept deletion of a tenant had."""
-        return max((int(name) for name in self._noted(tenant)), default=0)
-
-    def _note(self, tenant: str, number: int) -> None:
-        noted = self._noted(tenant)
-        if number > max(map(int, noted), default=0):
-            with suppress(FileExistsError):
-                self.folder.create(f"{to_folder(tenant)}/{_LAST}/{number:012d}", DELETED)
-            for name in sorted(noted)[:-1]:  # the one before stays: a listing under way may miss the new one
-                self.folder.remove(f"{to_folder(tenant)}/{_LAST}/{name}")
 
     def _noted(self, tenant: str) -> list[str]:
         files = self.folder.files(f"{to_folder(tenant)}/{_LAST}")

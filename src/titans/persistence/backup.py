@@ -1,0 +1,101 @@
+"""Copies of a whole store, taken while it is written, and a store made of such a copy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from titans.errors import TitansError
+from titans.persistence.errors import StateFileError
+from titans.persistence.folders import open_folder
+from titans.persistence.sessions import Place, Version
+from titans.persistence.state_file import check
+from titans.persistence.versions import Versions
+
+LEAP = 1_000_000  # versions: more than a session is given between a backup and the day it is needed
+
+
+@dataclasses.dataclass(frozen=True)
+class Copied:
+    """What was copied.
+
+    Args:
+        sessions: how many.
+        bytes: of their files.
+        damaged: what is wrong with those that were left out, one sentence each.
+    """
+
+    sessions: int
+    bytes: int
+    damaged: tuple[str, ...]
+
+
+def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> Copied:
+    """Copy a store, which may be written meanwhile: each session as of one moment between start and end.
+
+    A version's file never changes, and one that a writer replaces while it is looked for is looked up again, so that no
+    session is missed, torn or older than what had been written at the start. The copy is a store itself.
+
+    Args:
+        store: a folder or an fsspec URL.
+        target: another, which holds nothing yet.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        TitansError: the target holds something.
+        StoreError: one of the two cannot be read or written.
+    """
+    return _copy(store, target, 0)
+
+
+def restore(copy: str | os.PathLike[str], target: str | os.PathLike[str]) -> Copied:
+    """Make a store of a backup. All versions are a million higher than in the backup.
+
+    So none that was written after the backup, and that a client may still hold, comes again with another content.
+
+    Args:
+        copy: what `backup` made.
+        target: a folder or an fsspec URL, which holds nothing yet.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        TitansError: the target holds something.
+        StoreError: one of the two cannot be read or written.
+    """
+    return _copy(copy, target, LEAP)
+
+
+def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[str], leap: int) -> Copied:
+    source, target = Versions(open_folder(source_root)), Versions(open_folder(target_root))
+    if target.folder.folders("") or target.folder.files(""):
+        raise TitansError(f"{target_root} holds something already: give a new folder")
+    sizes, damaged = [], []
+    for place in _places(source):
+        try:
+            size = source.use(place, partial(_copy_one, source, target, place, leap))
+        except StateFileError as error:
+            damaged.append(str(error))
+            continue
+        if size is not None:  # not deleted meanwhile
+            sizes.append(size)
+    for tenant in source.tenants():
+        if last := source.last(tenant) + leap:
+            target.note(tenant, last)
+    return Copied(len(sizes), sum(sizes), tuple(damaged))
+
+
+def _places(versions: Versions) -> Iterator[Place]:
+    return (Place(tenant, name) for tenant in versions.tenants() for name in versions.names(tenant))
+
+
+def _copy_one(source: Versions, target: Versions, place: Place, leap: int, newest: Version) -> int:
+    data = source.folder.read(place.file(newest.number))
+    check(data)
+    target.folder.create(place.file(newest.number + leap), data)
+    return len(data)
