@@ -12,6 +12,7 @@ from typing import Any
 
 from titans.errors import TitansError
 from titans.plain_yaml import parse_yaml
+from titans.text_files import decode
 
 _SHOWN = 80  # characters of a value in a message
 
@@ -104,11 +105,10 @@ def _spell(hint: Any) -> str:
 
 def _read_yaml(path: Path, expected: str) -> dict[str, Any]:
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"), f"the recipe {path}")
+        data = path.read_bytes()
     except OSError as error:
         raise TitansError(f"cannot read the recipe {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise TitansError(f"the recipe {path} is not UTF-8 text (byte {error.start})") from error
+    content = parse_yaml(decode(data, f"the recipe {path}"), f"the recipe {path}")
     if not isinstance(content, dict):
         raise TitansError(f"the recipe {path} holds no sections: expected {expected}")
     return content

@@ -1,6 +1,8 @@
 """CSV files of every kind become one clean table, or one sentence that says what is wrong."""
 
+import bz2
 import gzip
+import lzma
 import subprocess
 import sys
 import time
@@ -48,6 +50,8 @@ def days(cells, name="v", form="%Y-%m-%d"):
         TEXT.replace("\n", "\r"),
         "\n\n" + TEXT.replace("\n", "\n\n"),
         gzip.compress(TEXT.encode()),
+        bz2.compress(TEXT.encode()),
+        lzma.compress(TEXT.encode("utf-16")),
         b"\xef\xbb\xbf" + TEXT.encode(),
         TEXT.encode("utf-16"),
         b"\xfe\xff" + TEXT.encode("utf-16-be"),
@@ -214,7 +218,7 @@ BROKEN = {
     b"PK\x03\x04" + bytes(30): "Excel workbook",
     TEXT.encode("utf-16-le"): "not a text file",
     TEXT.encode("utf-16")[:-1]: "not a text file",
-    gzip.compress(TEXT.encode())[:-20]: "damaged gzip",
+    gzip.compress(TEXT.encode())[:-20]: "cannot decompress the file",
     b"date,\x81\n1,2\n": "not a text file",
 }
 
@@ -231,7 +235,7 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(read, content, reason):
 
 def test_a_wrong_path_or_column_is_refused(read, tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
-        with pytest.raises(TitansError, match="cannot be read"):
+        with pytest.raises(TitansError, match="cannot read the file"):
             frames.read_csv(path)
     with pytest.raises(TitansError, match='no column "x": expected one of date, a, b'):
         read(TEXT, time_column="x")

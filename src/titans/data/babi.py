@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from titans.data.corpora import text_blocks
 from titans.errors import TitansError
+from titans.text_files import read_text, without_compression
 
 _ROOMS = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 _OBJECTS = ("apple", "football", "milk")
@@ -50,7 +50,7 @@ def check_task(task: str) -> None:
 
 
 def find_stories(folder: Path, task: str, part: str = "test") -> Path:
-    """Find the official file of a task, as `qa1_single-supporting-fact_test.txt`.
+    """Find the official file of a task, as `qa1_single-supporting-fact_test.txt`, compressed or not.
 
     Args:
         folder: where the files are, for example `tasks_1-20_v1-2/en-10k`.
@@ -64,7 +64,7 @@ def find_stories(folder: Path, task: str, part: str = "test") -> Path:
         TitansError: there is none, or several.
     """
     pattern = f"{task}_*_{part}.txt"
-    found = sorted(folder.glob(pattern))
+    found = sorted(path for path in folder.glob(f"{pattern}*") if without_compression(path).match(pattern))
     if len(found) != 1:
         raise TitansError(
             f"{folder} holds {len(found)} files {pattern}, expected one: give the folder of the official bAbI files of "
@@ -91,7 +91,7 @@ def read_stories(path: Path) -> list[Story]:
     stories: list[Story] = []
     facts: list[str] = []
     index_of: dict[int, int] = {}
-    lines = "".join(text_blocks(path)).splitlines()
+    lines = read_text(path).splitlines()
     for position, line in enumerate(lines, start=1):
         if not line.strip():
             continue

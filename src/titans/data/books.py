@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 from titans.data.corpora import Source, documents
 from titans.errors import TitansError
+from titans.text_files import kind, read_text
 
 _START = re.compile(r"\*{3}\s*START OF TH(?:E|IS) PROJECT GUTENBERG[^*]*\*{3}", re.IGNORECASE)
 _END = re.compile(r"^(?:\*{3}\s*END OF TH(?:E|IS)|End of (?:the |this )?)\s*PROJECT GUTENBERG", re.I | re.M)
@@ -111,13 +112,14 @@ def sentences(text: str) -> list[str]:
 
 
 def _is_essays(source: Source) -> TypeGuard[str | Path]:
-    return isinstance(source, str | Path) and Path(source).suffix == ".json" and Path(source).is_file()
+    return isinstance(source, str | Path) and kind(Path(source)) == ".json" and Path(source).is_file()
 
 
 def _texts(source: Source) -> list[str]:
     if _is_essays(source):
+        content = read_text(Path(source))
         try:
-            text = json.loads(Path(source).read_text(encoding="utf-8"))["text"]
+            text = json.loads(content)["text"]
         except (ValueError, KeyError, TypeError):
             text = None
         if not isinstance(text, str):

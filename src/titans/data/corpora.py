@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import glob
-import gzip
+import io
+import itertools
 import json
-import lzma
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from titans.data.reasons import first_line
 from titans.errors import TitansError
+from titans.text_files import kind, open_bytes, read_text, text_blocks, text_lines
 
-_READ_BYTES = 1 << 20
-_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _EXTRA = 'install the data extra: pip install "titans-lm[data]"'
 
 
@@ -66,14 +63,15 @@ def documents(
 ) -> Iterator[Document]:
     """Read documents from one source or several, one after the other, in a fixed order.
 
-    A text file of any suffix is one document, decompressed if that is .gz or .xz; a folder gives its files,
-    recursively, without hidden ones and caches; a glob gives the files it matches (`**` recurses). A line of a .jsonl
-    file and a row of a .parquet file are one document each. A string "owner/name" that is no path is a hub id. Empty
+    A text file is one document; a folder gives its files, recursively, without hidden ones and caches; a glob gives
+    the files it matches (`**` recurses). A line of a .jsonl file, a row of a .parquet file and a record of a .json file
+    (JSON lines, a list of objects, or one object with the text) are one document each. All may be compressed by gzip,
+    bzip2, xz or zstd, and texts begin with a byte order mark. A string "owner/name" that is no path is a hub id. Empty
     documents are skipped.
 
     Args:
         sources: files, folders, globs, hub ids or `HubSource`s.
-        text_field: the jsonl key or the column that holds the text. Default "text".
+        text_field: the JSON key or the column that holds the text. Default "text".
 
     Yields:
         The documents.
@@ -120,38 +118,6 @@ def local_files(source: Source) -> list[Path] | None:
     raise TitansError(f'"{source}" does not exist: expected a file, a folder, a glob or a hub id like owner/name')
 
 
-def text_blocks(path: Path) -> Iterator[str]:
-    """Read a text file in constant memory.
-
-    Args:
-        path: the file; decompressed if its suffix is .gz or .xz.
-
-    Yields:
-        The text, in consecutive parts.
-
-    Raises:
-        TitansError: the file cannot be read or is not UTF-8; the message says at which byte.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    position = 0
-    try:
-        with _OPEN.get(path.suffix.lower(), open)(path, "rb") as file:
-            while raw := file.read(_READ_BYTES):
-                undecoded = len(decoder.getstate()[0])
-                text = decoder.decode(raw)
-                if text:
-                    yield text
-                position += len(raw)
-            undecoded = len(decoder.getstate()[0])
-            decoder.decode(b"", final=True)
-    except OSError as error:
-        raise TitansError(f"cannot read {path}: {error.strerror or error}") from error
-    except (EOFError, lzma.LZMAError, zlib.error) as error:
-        raise TitansError(f"cannot decompress {path} ({first_line(error)}): it is damaged or cut short") from error
-    except UnicodeDecodeError as error:
-        raise _not_utf8(str(path), position - undecoded + error.start) from error
-
-
 def _files_below(folder: Path) -> list[Path]:
     files = []
     for root, folders, names in os.walk(folder):
@@ -174,29 +140,58 @@ def _read(source: Source, text_field: str) -> Iterator[Document]:
 
 
 def _file_documents(path: Path, text_field: str) -> Iterator[Document]:
-    match path.suffix.lower():
+    match kind(path):
         case ".jsonl" | ".ndjson":
             yield from _jsonl_documents(path, text_field)
         case ".parquet":
             yield from _parquet_documents(path, text_field)
+        case ".json" if (records := _json_records(path, text_field)) is not None:
+            yield from records
         case _:
-            if path.stat().st_size:
+            if any(text_blocks(path)):
                 yield Document(str(path), lambda: text_blocks(path))
 
 
 def _jsonl_documents(path: Path, text_field: str) -> Iterator[Document]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                record = json.loads(line.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                raise _not_utf8(where, error.start) from error
-            except json.JSONDecodeError as error:
-                raise TitansError(f"{where} is not JSON ({error.msg} at column {error.colno})") from error
-            yield from _record_documents(where, record, text_field)
+    for number, line in enumerate(text_lines(path), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TitansError(f"{where} is not JSON ({_json_reason(error)})") from error
+        yield from _record_documents(where, record, text_field)
+
+
+def _json_records(path: Path, text_field: str) -> Iterator[Document] | None:
+    """Read a .json file as records, where it is JSON lines, a list of objects or one with a text; None: it is not."""
+    first = next((line for line in text_lines(path) if line.strip()), "").strip()
+    if isinstance(_parsed(first), dict):
+        return _jsonl_documents(path, text_field)
+    content = _parsed(read_text(path)) if first[:1] in ("[", "{") else None
+    if isinstance(content, dict) and text_field in content:
+        return _record_documents(str(path), content, text_field)
+    if not isinstance(content, list) or not content or not all(isinstance(record, dict) for record in content):
+        return None
+    return itertools.chain.from_iterable(
+        _record_documents(f"{path}, entry {number}", record, text_field)
+        for number, record in enumerate(content, start=1)
+    )
+
+
+def _parsed(text: str) -> Any:
+    """Return the content of a JSON text, or None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json_reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return "its brackets are nested too deeply" if isinstance(error, RecursionError) else first_line(error)
 
 
 def _parquet_documents(path: Path, text_field: str) -> Iterator[Document]:
@@ -206,7 +201,7 @@ def _parquet_documents(path: Path, text_field: str) -> Iterator[Document]:
     except ImportError as error:
         raise TitansError(f"{path}: reading parquet needs pyarrow; {_EXTRA}") from error
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_bytes(path) as opened, pyarrow.parquet.ParquetFile(_seekable(opened, path)) as file:
             columns = file.schema_arrow.names
             if text_field not in columns:
                 raise _no_field(str(path), text_field, columns)
@@ -217,6 +212,11 @@ def _parquet_documents(path: Path, text_field: str) -> Iterator[Document]:
                     row += 1
     except pyarrow.ArrowException as error:
         raise TitansError(f"{path} is not a readable parquet file ({first_line(error)})") from error
+
+
+def _seekable(file: BinaryIO, path: Path) -> BinaryIO | Path:
+    """Return what parquet's reader takes, which begins at the end: a compressed file has to be read whole."""
+    return path if path.suffix.lower() == ".parquet" else io.BytesIO(file.read())
 
 
 def _hub_documents(source: HubSource, text_field: str) -> Iterator[Document]:
@@ -257,13 +257,6 @@ def _no_field(where: str, text_field: str, fields: Sequence[object]) -> TitansEr
     return TitansError(
         f'{where} has no field "{text_field}" (fields: {found}): name the right one, as data.text_field in a recipe or '
         "as --text-field to titans evaluate"
-    )
-
-
-def _not_utf8(where: str, position: int) -> TitansError:
-    return TitansError(
-        f"{where} is not UTF-8 text (byte {position}): convert the file, or leave it out with a glob such as "
-        "folder/**/*.txt"
     )
 
 

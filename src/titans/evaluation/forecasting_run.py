@@ -25,6 +25,7 @@ from titans.forecasting.settings import Training, default_config, default_traini
 from titans.forecasting.training import fit
 from titans.models.configuration import VARIANTS
 from titans.models.forecasting import TitansForForecasting
+from titans.text_files import without_compression
 
 UNTRAINED = ("repeat", "seasonal-naive")
 MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
@@ -56,7 +57,7 @@ def load(
     frequency = table.frequency if isinstance(table.frequency, str) else None
     benchmark = prepare(
         table.frame.to_numpy(copy=True),
-        path.name.removesuffix(".gz").removesuffix(".csv"),
+        without_compression(path).name.removesuffix(".csv"),
         protocol,
         context_length=context_length,
         horizons=horizons,

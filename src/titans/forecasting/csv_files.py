@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
-import gzip
 import io
 import itertools
 import re
 import warnings
-import zlib
 from datetime import datetime
 from pathlib import Path
 
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.text_files import encoding_of, open_bytes
 
 _MISSING = (
     *("", "NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "-NaN", "null", "NULL", "Null"),
     *("None", "none", "NONE", "missing", "#VALUE!", "#DIV/0!", "#REF!", "?", "-", "--", "."),
-)
-_MARKS = (  # UTF-32 first: its mark begins like that of UTF-16
-    *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF8, "utf-8-sig")),
-    *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
 )
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 100, 1 << 20
@@ -32,7 +26,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
 def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
-    """Read a CSV file, compressed by gzip or not.
+    """Read a CSV file, compressed or not.
 
     Args:
         path: the file; its name does not matter.
@@ -46,7 +40,8 @@ def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
         TitansError: the file cannot be read, is binary, is empty, has no header line or no rows, or its lines differ
             in length.
     """
-    text = _decode(_bytes(path), notes)
+    with open_bytes(path, "the file") as file:
+        text = _decode(file.read(), notes)
     separator, header = _layout(text)
     source = io.StringIO(text, newline=None)
     reader = csv.reader(source, delimiter=separator)
@@ -65,25 +60,10 @@ def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
     return frame, decimal
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TitansError(f"the file cannot be read ({error.strerror or error})") from error
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TitansError(
-            f"the file is a damaged gzip file ({first_line(error)}): copy or download it again"
-        ) from error
-
-
 def _decode(data: bytes, notes: list[str]) -> str:
-    encoding = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8")
+    encoding, start = encoding_of(data)
     try:
-        text = data.decode(encoding)
+        text = data[start:].decode(encoding)
     except UnicodeDecodeError:
         with contextlib.suppress(UnicodeDecodeError):
             encoding, text = "cp1252", data.decode("cp1252")

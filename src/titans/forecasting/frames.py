@@ -66,7 +66,7 @@ class Table:
 
 
 def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Table:
-    """Read a CSV file, compressed by gzip or not, whose rows are times and whose columns are series.
+    """Read a CSV file, compressed or not, whose rows are times and whose columns are series.
 
     A file with the columns unique_id, ds and y is read as a long frame. What is cleaned is said in the table's notes:
     rows out of order or without a time, repeated times (averaged), times near a regular grid (moved to it), missing

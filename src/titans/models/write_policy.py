@@ -196,7 +196,7 @@ def _read(folder: str | os.PathLike[str]) -> tuple[str, WritePolicy] | None:
     if not path.is_file():
         return None
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_bytes())
     except ValueError as error:  # json's and UTF-8's
         raise TitansError(f"{path} is no JSON file ({error}): run titans calibrate again") from error
     fields = {field.name for field in dataclasses.fields(WritePolicy)}
