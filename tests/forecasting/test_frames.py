@@ -24,18 +24,6 @@ TEXT = CLEAN.to_csv(index_label="date")
 LINES = TEXT.splitlines()
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Read text or bytes as a file."""
-
-    def read(content, **options):
-        path = tmp_path / "some.data"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return frames.read_csv(path, **options)
-
-    return read
-
-
 def days(cells, name="v", form="%Y-%m-%d"):
     """A file of one row a day."""
     times = pd.date_range("2016-07-01", periods=len(cells)).strftime(form)

@@ -76,19 +76,19 @@ def on_wall(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIn
     return dates(np.where(skipped, expected.asi8, shown.asi8), shown)
 
 
-def daily(stamps: pd.DatetimeIndex) -> bool:
-    """Whether stamps lie near one time of day, on the clock on the wall no less than in UTC.
+def daily(wall: pd.DatetimeIndex, utc: pd.DatetimeIndex) -> bool:
+    """Whether times lie near one time of day, on the clock on the wall no less than in UTC.
 
     Args:
-        stamps: `[n]`, in any order.
+        wall: what that clock showed `[n]`, in any order.
+        utc: what one in UTC showed `[n]`; the same where that is not known.
 
     Returns:
         Whether they do; false where they are usually less than 20 hours apart.
     """
-    instants = stamps.unique().sort_values()
-    if len(instants) < 2 or np.median(np.diff(instants.asi8)) < ticks("20h", instants):
+    days = wall.unique().sort_values()
+    if len(days) < 2 or np.median(np.diff(days.asi8)) < ticks("20h", days):
         return False
-    wall, utc = on_wall(instants), instants if instants.tz is None else instants.tz_convert(None)
     return _variance(wall) <= min(_variance(utc) + 1e-9, _ONE_TIME)
 
 

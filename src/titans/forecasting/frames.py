@@ -39,7 +39,7 @@ from titans.forecasting.long_frames import (
     sort_rows,
     time_notes,
 )
-from titans.forecasting.times import find_time_column
+from titans.forecasting.time_columns import find_time_columns
 
 __all__ = ["MINIMUM_STEPS", "Panel", "Series", "Table", "from_long", "read_csv", "regular", "to_long"]
 
@@ -90,7 +90,7 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
         cells, decimal = read_cells(path, notes)
         if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
             return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
-        time_names, times = find_time_column(cells, time_column, notes)
+        time_names, times = find_time_columns(cells, time_column, notes)
         columns, left_out = {}, []
         for name in cells.columns.drop(time_names):
             if (numbers := to_numbers(cells[name], decimal)) is None:

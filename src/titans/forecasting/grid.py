@@ -173,8 +173,9 @@ def _candidates(stamps: pd.Index) -> Iterator[str | int]:
         numbers = (_mode(distances), round(_refined(distances)), np.gcd.reduce(distances))
         yield from dict.fromkeys(int(number) for number in numbers)
         return
-    days = daily(stamps)  # if not, a day is 24 hours
-    clock = on_wall(stamps) if days or stamps.tz is None else stamps.tz_convert(None)
+    clock, utc = on_wall(stamps), stamps if stamps.tz is None else stamps.tz_convert(None)
+    days = daily(clock, utc)  # if not, a day is 24 hours
+    clock = clock if days else utc
     if days:
         yield from _calendar_candidates(at_one_time(clock))
     distances = np.diff(clock.asi8)

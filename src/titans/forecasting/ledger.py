@@ -138,7 +138,7 @@ class Ledger:
         Raises:
             TitansError: a row of an unknown series, one that is not later than what was read, or one off the grid.
         """
-        rows = read_rows(frame, notes)
+        rows = read_rows(frame, notes, like=self.ends)
         columns = _columns(rows.covariates, self.covariates)
         place = {name: number for number, name in enumerate(self.ids)}
         if unknown := [name for name in rows.ids if name not in place]:
@@ -199,7 +199,7 @@ class Ledger:
                 f"the covariates {listed(self.covariates)} must be known for the next {steps:,} steps: give future_df "
                 f"with the columns {', '.join(needed)} ({found})"
             )
-        times = parse_times(frame[TIME])
+        times = parse_times(frame[TIME], like=self.ends)
         if times is None or not times.known.all():
             raise TitansError('the column "ds" of future_df holds no time, or not in every row')
         stamps, codes = self._like(times.index), frame[ID].to_numpy()

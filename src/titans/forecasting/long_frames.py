@@ -125,7 +125,7 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
     return Panel(series, frequency, rows.covariates, notes)
 
 
-def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False) -> Rows:
+def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False, like: pd.Index | None = None) -> Rows:
     """Check a long frame and read its columns.
 
     Args:
@@ -133,6 +133,7 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False)
         notes: what was done is added here.
         text_file: the frame comes from a text file; see `parse_times`. Entries of y that are no numbers are then
             missing, if they are few.
+        like: times read before, which these go on with. Default: none.
 
     Returns:
         Its rows.
@@ -141,7 +142,7 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False)
         TitansError: a column is missing or unreadable.
     """
     _check_columns(frame)
-    times = parse_times(frame[TIME], text_file=text_file)
+    times = parse_times(frame[TIME], text_file=text_file, like=like)
     if times is None or (times.unreadable is not None and not text_file):
         example = times.unreadable if times else next(iter(frame[TIME].dropna().astype(str)), "nothing")
         raise TitansError(f'the column "ds" holds {example!r}, which is no time: expected dates or whole numbers')

@@ -1,0 +1,156 @@
+"""The columns of a text file that say when: one, or several that do so together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from titans.errors import TitansError
+from titans.forecasting._pandas import pd
+from titans.forecasting.jitter import MOSTLY
+from titans.forecasting.times import Times, parse_times
+
+_USUAL = ("date", "time", "timestamp", "ds", "datetime", "datum", "zeit", "zeitstempel")
+_YEAR = ("year", "jahr", "yr", "yyyy")
+_DAY, _HOUR = ("day", "tag", "dd"), ("hour", "hours", "hr", "stunde", "hh")
+_WITHIN: tuple[tuple[tuple[str, ...], Callable[[pd.Series], pd.Series]], ...] = (  # a year; after its number
+    (("month", "monat", "mon", "mm", "mnth"), lambda cells: "-" + cells.str.zfill(2)),
+    (("quarter", "quartal", "qtr", "q"), lambda cells: " Q" + cells.str.removeprefix("Q")),
+    (("week", "woche", "kw", "isoweek"), lambda cells: "-W" + cells.str.removeprefix("W").str.zfill(2)),
+)
+_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?"
+
+
+def find_time_columns(frame: pd.DataFrame, wanted: str | None, notes: list[str]) -> tuple[list[str], Times]:
+    """Find the columns of a text file that hold the time.
+
+    Args:
+        frame: its cells.
+        wanted: the column's name; None looks for a usual name, then for a year with months, quarters or weeks beside
+            it, then for the first column that holds dates, then for whole numbers that ascend in the first column.
+        notes: what was done is added here.
+
+    Returns:
+        The names of the columns, several where date and time of day, or year and month, stand apart; and the time
+        stamps.
+
+    Raises:
+        TitansError: there is no such column, or it holds no time.
+    """
+    names = list(frame.columns)
+    if wanted is not None:
+        name = _named(names, [wanted])
+        if name is None:
+            raise TitansError(f'there is no column "{wanted}": expected one of {_listing(names)}')
+        if (times := parse_times(frame[name], text_file=True)) is None:
+            raise _no_time(frame[name])
+        return _with_clock(frame, name, times, notes)
+    usual = [name for name in (_named(names, [usual]) for usual in _USUAL) if name]
+    for name in usual:
+        if times := parse_times(frame[name], text_file=True):
+            return _with_clock(frame, name, times, notes)
+    if found := _parts_of_years(frame, notes):
+        return found
+    for name in names:
+        if not pd.api.types.is_numeric_dtype(frame[name]) and (times := parse_times(frame[name], text_file=True)):
+            notes.append(f'the column "{name}" was taken as the time')
+            return _with_clock(frame, name, times, notes)
+    if (times := parse_times(frame[names[0]], text_file=True)) and times.known.all() and _ascending(times.index):
+        notes.append(f'the column "{names[0]}" was taken as the time')
+        return [names[0]], times
+    if usual:
+        raise _no_time(frame[usual[0]])
+    raise TitansError(
+        f"there is no time column among {_listing(names)}: expected dates, or whole numbers that ascend in the first "
+        "column; name the time column"
+    )
+
+
+def _with_clock(frame: pd.DataFrame, name: str, times: Times, notes: list[str]) -> tuple[list[str], Times]:
+    """Put days together with the times of day in another column, if the days repeat and there is one."""
+    date = frame[name].astype(str).str.strip()
+    if not isinstance(times.index, pd.DatetimeIndex) or times.index.is_unique or date.str.contains(":").any():
+        return [name], times
+    for other in frame.columns.drop(name):
+        cells = frame[other].astype(str).str.strip()
+        if _named([other], _HOUR):
+            cells = _on_the_hour(cells, notes)
+        else:
+            cells = cells.str.replace(r"^(\d{1,2})[.](\d\d)[.](\d\d)$", r"\1:\2:\3", regex=True)  # as in 18.00.00
+        if cells.str.fullmatch(_CLOCK).mean() >= MOSTLY:
+            midnight = cells.str.match("24:00")  # the end of the day
+            joined = parse_times(_days(times, date) + " " + cells.mask(midnight, "00:00"), text_file=True)
+            if joined is not None:
+                notes.append(f'the time is put together from the columns "{name}" and "{other}"')
+                later = pd.to_timedelta(midnight[joined.known].to_numpy().astype(int), unit="D")
+                return [name, other], Times(joined.index + later, joined.known, joined.unreadable, joined.notes)
+    return [name], times
+
+
+def _days(times: Times, date: pd.Series) -> pd.Series:
+    """The days as text: as they were read, or as they stand where they were not."""
+    days = date.copy()
+    days[times.known] = times.index.strftime("%Y-%m-%d")
+    return days
+
+
+def _parts_of_years(frame: pd.DataFrame, notes: list[str]) -> tuple[list[str], Times] | None:
+    """Years with months, quarters or weeks beside them, and perhaps days and hours."""
+    names = list(frame.columns)
+    if not (year := _named(names, _YEAR)):
+        return None
+    for usual, write in _WITHIN:
+        if name := _named(names, usual):
+            used = [year, name]
+            written = _whole(frame[year]) + write(_whole(frame[name]))
+            if usual is _WITHIN[0][0] and (day := _named(names, _DAY)):
+                used.append(day)
+                written += "-" + _whole(frame[day]).str.zfill(2)
+                if hour := _named(names, _HOUR):
+                    used.append(hour)
+                    written += " " + _on_the_hour(_whole(frame[hour]), notes)
+            if times := parse_times(written.rename(year), text_file=True):
+                notes.append(
+                    f"the time is put together from the columns {', '.join(map(repr, used))}".replace("'", '"')
+                )
+                return used, times
+    return None
+
+
+def _on_the_hour(cells: pd.Series, notes: list[str]) -> pd.Series:
+    """Times of day from hours, 0 to 23, or 1 to 24 where each is named after its end."""
+    hours = pd.to_numeric(cells, errors="coerce")
+    if (hours == 24).any() and (hours >= 1).all():
+        notes.append("hours from 1 to 24 were read as those that end then")
+        hours = hours - 1
+    return hours.map("{:02.0f}:00".format)
+
+
+def _whole(column: pd.Series) -> pd.Series:
+    """The cells of a column as text; whole numbers without decimals."""
+    return column.astype(str).str.strip().str.removesuffix(".0")
+
+
+def _no_time(column: pd.Series) -> TitansError:
+    texts = column.dropna().astype(str)
+    unreadable = texts[pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True).isna()]
+    example = next(iter([*unreadable.head(1), *texts.head(1)]), "nothing")
+    return TitansError(
+        f'the column "{column.name}" is no time (it holds "{example}"): expected dates such as 2016-07-31 or '
+        "2016-07-31 18:00, 2010 Q1, 2023-W01, or whole numbers, in nine of ten rows; correct it, or name another time "
+        "column"
+    )
+
+
+def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """The first name that is wanted, letter for letter or else in any case."""
+    exact = [name for name in names if name in wanted]
+    lower = [one.strip().lower() for one in wanted]
+    return next(iter(exact + [name for name in names if name.strip().lower() in lower]), None)
+
+
+def _ascending(index: pd.Index) -> bool:
+    return bool(len(index) > 1 and index.is_monotonic_increasing and index.is_unique)
+
+
+def _listing(names: list[str]) -> str:
+    return ", ".join(map(str, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
