@@ -26,6 +26,7 @@ from titans.serving.fields import check_query
 from titans.serving.metrics import Metrics
 from titans.serving.middleware import Observed
 from titans.serving.openapi import ANY, API, answers, describe
+from titans.serving.retries import Retries
 from titans.serving.service import Service
 
 PAGE = files("titans.serving") / "page"
@@ -78,6 +79,7 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
     # The usual documentation pages load scripts from elsewhere; the schema is at /openapi.json.
     app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.model_id, app.state.limits, app.state.metrics = service, model_id, limits, metrics
+    app.state.retries = Retries()
     for router in (completions.router, memories.router, models):
         app.include_router(router, dependencies=[Depends(check_query)])
     app.include_router(plain)

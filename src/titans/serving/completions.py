@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Header, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -18,17 +20,16 @@ from titans.serving.fields import Message
 from titans.serving.jobs import Finished, Job
 from titans.serving.openapi import KEPT, answers
 from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
+from titans.serving.retries import Events, Expected, Key, Recording
 from titans.serving.rows import Piece, TracedToken
 from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest
-from titans.serving.service import Service
 
 DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"
-MEMORY_HEADER = "X-Titans-Memory"
+MemoryName = Annotated[str | None, Header(alias="X-Titans-Memory", description="As the field `memory`.")]
 _STREAM = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 _STREAM_SCHEMA = {"text/event-stream": _EVENT}
-Events = AsyncGenerator[Piece | Finished, None]
 
 router = APIRouter(prefix="/v1")
 
@@ -45,17 +46,43 @@ class Prompt(NamedTuple):
     joint: list[int]
 
 
+class Asked(NamedTuple):
+    """A request and its headers.
+
+    Args:
+        body: the request.
+        shape: of its answer.
+        max_tokens: to say at most; None for the default.
+        memory: the name of the memory; None or empty for none.
+        key: the `Idempotency-Key`; None or empty for none.
+        expected: the version that the memory must be at; None for any.
+    """
+
+    body: GenerationRequest
+    shape: Shape
+    max_tokens: int | None
+    memory: str | None
+    key: str | None
+    expected: int | None
+
+
 @router.post("/completions", response_class=Response, responses=answers(KEPT, Completion, _STREAM_SCHEMA))
-async def completions(body: CompletionRequest, request: Request) -> Response:
+async def completions(
+    body: CompletionRequest, request: Request, memory: MemoryName = None, key: Key = None, expected: Expected = None
+) -> Response:
     """Go on from a prompt."""
-    return await _answer(request, body, COMPLETION, lambda: _tokens(request, body.prompt), body.max_tokens)
+    asked = Asked(body, COMPLETION, body.max_tokens, body.memory or memory, key, expected)
+    return await _answer(request, asked, lambda: _tokens(request, body.prompt))
 
 
 @router.post("/chat/completions", response_class=Response, responses=answers(KEPT, ChatCompletion, _STREAM_SCHEMA))
-async def chat_completions(body: ChatRequest, request: Request) -> Response:
+async def chat_completions(
+    body: ChatRequest, request: Request, memory: MemoryName = None, key: Key = None, expected: Expected = None
+) -> Response:
     """Answer the last message of a chat."""
     limit = body.max_completion_tokens or body.max_tokens
-    return await _answer(request, body, CHAT, lambda: _chat_tokens(request, body.messages), limit)
+    asked = Asked(body, CHAT, limit, body.memory or memory, key, expected)
+    return await _answer(request, asked, lambda: _chat_tokens(request, body.messages))
 
 
 def _tokens(request: Request, prompt: str | list[int]) -> Prompt:
@@ -86,45 +113,71 @@ def _chat_tokens(request: Request, messages: list[Message]) -> Prompt:
         raise ApiError(400, f"the model's chat template refuses these messages: {error}", param="messages") from error
 
 
-async def _answer(
-    request: Request, body: GenerationRequest, shape: Shape, prompt: Callable[[], Prompt], max_tokens: int | None
-) -> Response:
-    service: Service = request.app.state.service
-    model, longest = request.app.state.model_id, request.app.state.limits.prompt_tokens
+async def _answer(request: Request, asked: Asked, prompt: Callable[[], Prompt]) -> Response:
+    """Answer a request; one with an `Idempotency-Key` that came before, as it was answered then."""
+    body, model = asked.body, request.app.state.model_id
     if body.model != model:
         raise ApiError(404, f'there is no model "{body.model}": this server has "{model}"', "model_not_found", "model")
-    service.admit(request.state.tenant)  # before the work of tokenizing
-    read = await run_in_threadpool(prompt)
-    if len(read.tokens) > longest:
-        message = f"the prompt has more than {longest:,} tokens: send it in several requests"
-        raise ApiError(400, message, "context_length_exceeded", "prompt")
     cancelled = asyncio.Event()
-    events = service.events(request.state.tenant, _job(request, body, read, max_tokens), cancelled)
-    reply = Reply(shape, model)
-    watcher = asyncio.create_task(_departure(request, cancelled))
+    if asked.key:
+        recording = _recorded(request, asked, prompt)
+        reply, events = recording.reply, recording.replay()
+        watcher = None  # a client that leaves may come again for the answer
+    else:
+        reply, events = Reply(asked.shape, model), _events(request, asked, prompt, cancelled)
+        watcher = asyncio.create_task(_departure(request, cancelled))
     try:
         if not body.stream:
             return await _whole(reply, events, bool(body.trace))
         first = await anext(events)  # what is refused is refused before the answer begins
     finally:
-        watcher.cancel()  # from here on, the response itself notices
+        if watcher is not None:
+            watcher.cancel()  # from here on, the response itself notices
     include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     stream = _stream(reply, first, events, include_usage)
     return StreamingResponse(stream, media_type="text/event-stream", headers=_STREAM)
 
 
-def _job(request: Request, body: GenerationRequest, prompt: Prompt, max_tokens: int | None) -> Job:
-    memory = body.memory or request.headers.get(MEMORY_HEADER)
+def _recorded(request: Request, asked: Asked, prompt: Callable[[], Prompt]) -> Recording:
+    """Find the recording of a request, or start one."""
+    tenant, retries = request.state.tenant, request.app.state.retries
+    mark = hashlib.sha256(f"{asked.shape.prefix} {asked.memory} {asked.body!r}".encode()).hexdigest()
+    recording: Recording | None = retries.find(tenant, asked.key, mark)
+    if recording is None:
+        events = _events(request, asked, prompt, asyncio.Event())
+        recording = Recording(mark, Reply(asked.shape, asked.body.model), events)
+        retries.keep(tenant, asked.key, recording)
+    return recording
+
+
+async def _events(request: Request, asked: Asked, prompt: Callable[[], Prompt], cancelled: asyncio.Event) -> Events:
+    """Read the prompt and run the request."""
+    service, tenant, longest = request.app.state.service, request.state.tenant, request.app.state.limits.prompt_tokens
+    service.admit(tenant)  # before the work of tokenizing
+    read = await run_in_threadpool(prompt)
+    if len(read.tokens) > longest:
+        message = f"the prompt has more than {longest:,} tokens: send it in several requests"
+        raise ApiError(400, message, "context_length_exceeded", "prompt")
+    async with contextlib.aclosing(service.events(tenant, _job(request, asked, read), cancelled)) as events:
+        async for event in events:
+            yield event
+
+
+def _job(request: Request, asked: Asked, prompt: Prompt) -> Job:
+    body, memory = asked.body, asked.memory
+    if asked.expected is not None and not memory:
+        raise ApiError(400, "If-Match names a memory's version, and the request names no memory", param="If-Match")
     return Job(
         prompt=prompt.tokens,
         joint=prompt.joint,
-        max_new_tokens=min(max_tokens or DEFAULT_MAX_TOKENS, request.app.state.limits.new_tokens),
+        max_new_tokens=min(asked.max_tokens or DEFAULT_MAX_TOKENS, request.app.state.limits.new_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         seed=body.seed,
         stop=body.stop,
         trace=bool(body.trace),
         session=session_name(body.user or DEFAULT_USER, memory) if memory else None,
+        expected=asked.expected,
         write=body.write,
     )
 

@@ -23,6 +23,7 @@ class Job:
         stop: see `Generation`.
         trace: see `Generation`.
         session: name of the memory to go on from and to keep; None to start anew and keep nothing.
+        expected: the version that the session must be at, 0 where it must not exist; None for any.
         write: "always", "gated" or "never"; None for the session's way, or the model's where it is new.
     """
 
@@ -35,6 +36,7 @@ class Job:
     stop: Sequence[str]
     trace: bool
     session: str | None
+    expected: int | None
     write: str | None
 
 

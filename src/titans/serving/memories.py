@@ -12,6 +12,7 @@ from titans.serving.answers import Memory as Kept
 from titans.serving.completions import DEFAULT_USER, session_name
 from titans.serving.openapi import API, KEPT, answers
 from titans.serving.replies import SEPARATOR, session
+from titans.serving.retries import Expected, check_version
 from titans.serving.schemas import ForkRequest, Name
 from titans.serving.service import Service
 
@@ -50,22 +51,24 @@ async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, 
 
 
 @router.delete("/{user}/{memory}", response_model=None, responses=answers(KEPT, Deleted))
-async def delete_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+async def delete_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Delete a memory."""
-    await _alone(request, user, memory, MemoryStore.delete)
+    await _alone(request, user, memory, expected, MemoryStore.delete)
     return {"id": session_name(user, memory), "object": "memory.deleted", "deleted": True}
 
 
 @router.post("/{user}/{memory}/fork", response_model=None, responses=answers(KEPT, Kept))
-async def fork_memory(user: User, memory: Memory, body: ForkRequest, request: Request) -> dict[str, Any]:
+async def fork_memory(
+    user: User, memory: Memory, body: ForkRequest, request: Request, expected: Expected = None
+) -> dict[str, Any]:
     """Branch a memory: a new one that starts as this one is."""
-    return session(await _alone(request, user, memory, MemoryStore.fork, session_name(user, body.to)))
+    return session(await _alone(request, user, memory, expected, MemoryStore.fork, session_name(user, body.to)))
 
 
 @router.post("/{user}/{memory}/reset", response_model=None, responses=answers(KEPT, Kept))
-async def reset_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+async def reset_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Let a memory start anew."""
-    return session(await _alone(request, user, memory, MemoryStore.reset, _served(request)[0].fresh))
+    return session(await _alone(request, user, memory, expected, MemoryStore.reset, _served(request)[0].fresh))
 
 
 @router.get("/{user}/{memory}/export", response_class=Response, responses=answers(KEPT, content={_FILE: _BYTES}))
@@ -84,9 +87,9 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
     responses=answers(KEPT, Kept),
     openapi_extra={"requestBody": {"required": True, "content": {_FILE: {"schema": _BYTES}}}},
 )
-async def import_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+async def import_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
-    return session(await _alone(request, user, memory, MemoryStore.load, await request.body()))
+    return session(await _alone(request, user, memory, expected, MemoryStore.load, await request.body()))
 
 
 def _served(request: Request) -> tuple[Service, str]:
@@ -94,10 +97,13 @@ def _served(request: Request) -> tuple[Service, str]:
     return request.app.state.service, request.state.tenant
 
 
-async def _alone(request: Request, user: str, memory: str, call: Any, *arguments: Any) -> Any:
+async def _alone(request: Request, user: str, memory: str, expected: int | None, call: Any, *arguments: Any) -> Any:
     """Call the store while no request of the session runs."""
     service, tenant = _served(request)
     name = session_name(user, memory)
     with service.place(tenant):
         async with service.locks.hold((tenant, name)):
+            if expected is not None:
+                info = await service.on_disk(service.store.info, tenant, name)
+                check_version(expected, 0 if info is None else info.version)
             return await service.on_disk(call, service.store, tenant, name, *arguments)

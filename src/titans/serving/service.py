@@ -21,6 +21,7 @@ from titans.serving.errors import ApiError
 from titans.serving.jobs import Finished, Job, MemoryReport
 from titans.serving.locks import Locks
 from titans.serving.places import Places
+from titans.serving.retries import check_version
 from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
 logger = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ class Service:
                 if cancelled.is_set():
                     raise _left()
                 stored = await self._stored(tenant, job.session)
+                check_version(job.expected, 0 if stored is None else stored.version)
                 state = self._rewritten(self.fresh if stored is None else stored.state, job)
 
                 async def save(state: MemoryState) -> SessionInfo:
