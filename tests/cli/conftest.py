@@ -1,6 +1,7 @@
 """A model folder, and a way to run commands in this process."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,17 @@ def model_folder(tmp_path_factory, byte_sizes):
     TitansForCausalLM(config).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def logged():
+    """What a log file has of the parts that a command finished, without their results: `logged(result)`."""
+
+    def logged(result):
+        lines = [re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  (.+): .+", line) for line in result.stderr.splitlines()]
+        return [line and line[1] for line in lines]
+
+    return logged
 
 
 @pytest.fixture

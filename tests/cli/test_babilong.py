@@ -36,7 +36,7 @@ def llama(tmp_path_factory):
     [("model_folder", ("qa4",), ("0k",), None), ("llama", ("qa4", "qa6"), ("0k", "1k"), 1)],
     ids=["titans", "llama"],
 )
-def test_numbers_are_those_of_the_library(titans, request, tmp_path, books, kind, tasks, lengths, shots):
+def test_numbers_are_those_of_the_library(titans, logged, request, tmp_path, books, kind, tasks, lengths, shots):
     folder, out = request.getfixturevalue(kind), tmp_path / "out"
     options = ("--tasks", ",".join(tasks), "--lengths", ",".join(lengths), "--background", books, "--samples", 9)
     options += ("--limit", 2, *(("--bare",) if shots is None else ("--shots", shots)))
@@ -48,6 +48,7 @@ def test_numbers_are_those_of_the_library(titans, request, tmp_path, books, kind
         assert {**written, "accuracy": None} == {**vars(score), "accuracy": None}
         assert f"{score.prompt_tokens:,.0f}" in result.stdout
     assert questions.protocol in result.stdout
+    assert logged(result) == [f"{task} at {length}" for task in tasks for length in lengths]
     assert "made-up stories" in questions.protocol
     answers = (out / "answers.jsonl").read_text().splitlines()
     assert len(answers) == 2 * len(tasks) * len(lengths)

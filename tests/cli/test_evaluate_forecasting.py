@@ -19,9 +19,11 @@ def dataset(tmp_path_factory):
     return path
 
 
-def test_table_is_json(titans, dataset, tmp_path):
+def test_table_is_json(titans, logged, dataset, tmp_path):
     command = ("evaluate", "forecasting", dataset, *OPTIONS, "--models", "dlinear,repeat", "--seeds", 2)
-    printed = titans(*command, "--out", tmp_path).stdout
+    result = titans(*command, "--out", tmp_path)
+    printed = result.stdout
+    assert len(logged(result)) == 6
     saved = json.loads((tmp_path / "forecasting.json").read_text())
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line[:1] == "│"]
     for number, model in enumerate(("dlinear", "repeat")):

@@ -16,13 +16,15 @@ def data(tmp_path_factory):
     return folder
 
 
-def test_tasks_from_local_files(titans, model_folder, data, tmp_path):
+def test_tasks_from_local_files(titans, logged, model_folder, data, tmp_path):
     pytest.importorskip("lm_eval")
     options = ("--data", data, "--limit", 2, "--batch-size", 2, "--device", "cpu", "--out", tmp_path)
     first = titans("evaluate", "lm", model_folder, "--tasks", "piqa", *options).stdout
     assert "piqa_local" in first
     assert "2 of 2" in first
-    both = titans("evaluate", "lm", model_folder, "--tasks", "piqa, lambada_openai", *options).stdout
+    result = titans("evaluate", "lm", model_folder, "--tasks", "piqa, lambada_openai", *options)
+    assert logged(result) == ["lambada_openai_local"]
+    both = result.stdout
     assert "perplexity" in both
     assert "protocol: lm-evaluation-harness" in both
     assert "deviations: none" in both

@@ -30,7 +30,7 @@ def fast(tmp_path_factory, byte_sizes):
     return folder
 
 
-def test_measures_and_goes_on(titans, fast, book, tmp_path):
+def test_measures_and_goes_on(titans, logged, fast, book, tmp_path):
     options = (
         "--lengths",
         "650,700",
@@ -45,7 +45,9 @@ def test_measures_and_goes_on(titans, fast, book, tmp_path):
         "--out",
         tmp_path,
     )
-    printed = titans("evaluate", "needle", fast, *options).stdout
+    result = titans("evaluate", "needle", fast, *options)
+    printed = result.stdout
+    assert logged(result) == [f"{task}, {length} tokens" for task in ("pk", "n") for length in (650, 700)]
     assert printed.count("protocol: RULER (pk, n, w") == 1
     assert "deviations: n in the given text in place of RULER's essays" in printed
     assert "1 sample, not 500" in printed

@@ -23,7 +23,7 @@ def refused(titans, *arguments):
     return result.stderr
 
 
-def test_recall(titans, tmp_path):
+def test_recall(titans, logged, tmp_path):
     options = (
         "--vocabulary",
         16,
@@ -36,7 +36,9 @@ def test_recall(titans, tmp_path):
         "--out",
         tmp_path / "o",
     )
-    printed = titans("evaluate", "recall", *MODEL, *SHORT, *options).stdout
+    result = titans("evaluate", "recall", *MODEL, *SHORT, *options)
+    printed = result.stdout
+    assert logged(result) == ["seed 1", "seed 1, 16/2", "seed 1, 32/4", "seed 2", "seed 2, 16/2", "seed 2, 32/4"]
     saved = json.loads((tmp_path / "o" / "probe.json").read_text())
     fields = {"variant": "lmm", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
     expected = run_probe(
@@ -56,6 +58,13 @@ def test_recall(titans, tmp_path):
     assert f"lmm, {expected.parameters:,} parameters" in printed
     assert f"{expected.mean('32/4'):.1%}" in printed
     assert "chance   0.125" in printed
+    assert saved["protocol"] == expected.protocol == printed.splitlines()[-2]
+    assert expected.protocol == (
+        "protocol: mqar as Zoology's multiquery_ar makes it, 16 tokens, filler random, trained on 2 steps of 2 "
+        "sequences at 16/2, sizes mixed, none read twice, AdamW, cosine schedule from 0.003, tested on 4 sequences of "
+        "each size, the likeliest token counts; deviations: sequences drawn anew at every step; sizes and steps as given; blocks with "
+        "feed-forward layers; not 8,192 tokens"
+    )
     assert (tmp_path / "o" / "probe.png").exists()
 
 
@@ -65,11 +74,31 @@ def test_state(titans):
     assert "walk: mamba2" in printed
     assert "at the last position" in printed
     assert "chance   0.333" in printed
+    assert "protocol: walk, 3 states, the running product asked at every position, trained on 2 steps" in printed
+    assert printed.endswith("deviations: none\n")
 
 
-def test_compare(titans, tmp_path):
+@pytest.mark.parametrize(
+    ("task", "definition", "deviation"),
+    [
+        ("parity", "parity, 2 states", "every position is asked"),
+        ("s5", "s5, 120 states", None),
+        ("forgetting-mqar", "forgetting-mqar as Zoology's forgetting_mqar makes it, 8,192 tokens", "never the old one"),
+        ("needle", "a needle in filler random, 8,192 tokens", None),
+    ],
+)
+def test_protocols_of_the_other_probes(task, definition, deviation):
+    probe = make_probe(task)
+    assert probe.definition.startswith(definition)
+    assert (deviation is None) == (not probe.deviations)
+    assert deviation is None or deviation in probe.deviations[-1]
+
+
+def test_compare(titans, logged, tmp_path):
     one_rate = ("learning_rates=[1e-2]", "seeds=[1]")
-    printed = titans("compare", SMALLEST, *one_rate, "--out", tmp_path).stdout
+    result = titans("compare", SMALLEST, *one_rate, "--out", tmp_path)
+    printed = result.stdout
+    assert logged(result) == [f"{name}, learning rate 0.01, seed 1" for name in ("deltanet", "swa")]
     saved = json.loads((tmp_path / "results.json").read_text())
     for model in saved["models"]:
         assert f"{100 * model['means']['24/3']['mean']:.1f} %" in printed

@@ -79,8 +79,11 @@ def test_a_run_is_what_the_library_measures(finished):
 @pytest.mark.slow  # three processes import torch and transformers
 def test_models_in_processes_of_their_own_find_the_same(finished, tmp_path):
     result, folder = finished
-    told = []
-    again = compare(load_comparison(SMALLEST), tmp_path, jobs=2, progress=lambda share, what: told.append(share))
+    told, said = [], []
+    again = compare(
+        load_comparison(SMALLEST), tmp_path, jobs=2, progress=lambda share, _: told.append(share), finished=said.append
+    )
+    assert len(said) == len(set(said)) == 6
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
         path.name for path in (folder / "runs").iterdir()
     )

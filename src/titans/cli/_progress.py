@@ -35,7 +35,9 @@ def log_line(sentence: str) -> None:
     Args:
         sentence: what, and what it gave.
     """
-    if not sys.stderr.isatty():
+    from rich.console import Console
+
+    if not Console(stderr=True).is_terminal:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {sentence}", file=sys.stderr, flush=True)
 
 

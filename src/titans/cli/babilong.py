@@ -9,7 +9,7 @@ import typer
 
 from titans.cli._arguments import make_folder, words
 from titans.cli._loading import Write, silence_loading
-from titans.cli._progress import progress_bar
+from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli.compare import print_table
 from titans.errors import TitansError
 
@@ -68,12 +68,13 @@ def babilong(
 
     reader = load_reader(model, device, write)
     typer.echo(questions.protocol)
-    with progress_bar() as progress:
+    with resumable(out), progress_bar() as progress:
         bar = progress.add_task("questions", total=1.0)
         result = run_babilong(
             reader,
             questions,
             out,
+            finished=log_line,
             progress=lambda done, where: progress.update(bar, completed=done, description=where),
         )
     _print(result)

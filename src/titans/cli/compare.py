@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._progress import progress_bar
+from titans.cli._progress import log_line, progress_bar, resumable
 
 
 def compare(
@@ -37,13 +37,14 @@ def compare(
 
     comparison = load_comparison(recipe, overrides or [])
     folder = out or Path("runs") / recipe.stem
-    with progress_bar() as progress:
+    with resumable(folder), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
         result = run(
             comparison,
             folder,
             device=best_device(),
             jobs=jobs,
+            finished=log_line,
             progress=lambda share, what: progress.update(task, completed=share, description=what),
         )
     print_table(table(result))

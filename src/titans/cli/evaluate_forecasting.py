@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._arguments import whole_numbers, words
-from titans.cli._progress import progress_bar
+from titans.cli._progress import log_line, progress_bar
 
 if TYPE_CHECKING:
     from titans.evaluation.forecasting import ForecastingResult
@@ -62,6 +62,7 @@ def forecasting(
             learning_rate=learning_rate,
             batch_size=batch_size,
             minutes=minutes,
+            finished=log_line,
             progress=lambda done, doing: progress.update(task, completed=done, description=doing),
         )
     _print_errors(result)

@@ -9,7 +9,7 @@ import typer
 
 from titans.cli._arguments import make_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
-from titans.cli._progress import progress_bar
+from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli.compare import print_table
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def needle(
     text = read_words(haystack) if haystack and any(map(needs_books, asked)) else None
     silence_loading()
     reader = load_reader(model, device, write)
-    with progress_bar() as progress:
+    with resumable(out), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
         result = measure(
             reader,
@@ -77,6 +77,7 @@ def needle(
             samples=samples if limit is None else min(samples, limit),
             seed=seed,
             folder=out,
+            finished=log_line,
             progress=lambda done, doing: progress.update(task, completed=done, description=doing),
         )
     _print(result)

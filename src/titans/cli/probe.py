@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from titans.cli._arguments import make_folder
-from titans.cli._progress import progress_bar
+from titans.cli._progress import log_line, progress_bar
 from titans.cli.compare import best_device, print_table
 from titans.errors import TitansError
 
@@ -179,6 +179,7 @@ def _run(
             seeds=numbers,
             name=model.get("preset") or model["variant"],
             sequences=sequences,
+            finished=log_line,
             progress=shown,
         )
     _print(result)
@@ -217,3 +218,4 @@ def _print(result: ProbeResult) -> None:
     speed = sum(run.training.tokens for run in result.runs) / sum(run.training.seconds for run in result.runs)
     typer.echo(f"trained  {trained.steps:,} steps, {trained.tokens:,} tokens a seed, {speed:,.0f} tokens/s")
     typer.echo(f"chance   {result.chance:.3g}")
+    typer.echo(result.protocol)

@@ -28,8 +28,14 @@ class ForgettingMQAR(MQAR):
     """
 
     name: ClassVar[str] = "forgetting-mqar"
+    generator: ClassVar[str] = "forgetting_mqar"
 
     rewritten: float = 0.5
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what a training and test on it deviate from what is published."""
+        return (*super().deviations, "a new value is never the old one")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -103,8 +103,22 @@ class MQAR(PairProbe):
     """
 
     name: ClassVar[str] = "mqar"
+    generator: ClassVar[str] = "multiquery_ar"
 
     power: float = POWER
+
+    @property
+    def definition(self) -> str:
+        """What is asked, in words, for the line that says which protocol was followed."""
+        return f"{self.name} as Zoology's {self.generator} makes it, {self.vocabulary:,} tokens, filler {self.filler}"
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what a training and test on it deviate from what is published."""
+        found = ["sequences drawn anew at every step", "sizes and steps as given", "blocks with feed-forward layers"]
+        if self.vocabulary != VOCABULARY:
+            found.append(f"not {VOCABULARY:,} tokens")
+        return tuple(found)
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Make sequences, see `Probe.batch`."""

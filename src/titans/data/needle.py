@@ -35,6 +35,14 @@ class Needle(PairProbe):
 
     questions: int | None = 1
 
+    @property
+    def definition(self) -> str:
+        """What is asked, in words, for the line that says which protocol was followed."""
+        return (
+            f"a needle in filler {self.filler}, {self.vocabulary:,} tokens, one fact asked for at the end, "
+            "in training all (a task of this package, not RULER's)"
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.vocabulary % 4:

@@ -78,6 +78,16 @@ class Probe(ABC):
     def chance(self) -> float:
         """Accuracy of a guess that knows the possible answers and nothing of the sequence."""
 
+    @property
+    def definition(self) -> str:
+        """What is asked, in words, for the line that says which protocol was followed."""
+        return self.name
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what a training and test on it deviate from what is published."""
+        return ()
+
     def check(self, size: Size) -> None:
         """Refuse a size at which the task cannot be set.
 

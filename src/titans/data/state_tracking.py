@@ -58,6 +58,17 @@ class StateTracking(Probe):
         return self.task
 
     @property
+    def definition(self) -> str:
+        """What is asked, in words, for the line that says which protocol was followed."""
+        return f"{self.task}, {len(self.table)} states, the running product asked at every position"
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """In what a training and test on it deviate from what is published."""
+        of_the_last = self.task in ("parity", "modular-addition")
+        return ("every position is asked, where publications ask the last one",) if of_the_last else ()
+
+    @property
     def table(self) -> Tensor:
         """The group's multiplication table `[n, n]`."""
         return STATE_TASKS[self.task](self.modulus)

@@ -25,7 +25,7 @@ from titans.data.corpora import local_files
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.babilong_metric import is_right
-from titans.evaluation.progress import Progress, unseen, within
+from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ def run_babilong(
     questions: Questions,
     folder: Path | None = None,
     progress: Progress = unseen,
+    finished: Finished = unheard,
 ) -> BabilongResult:
     """Ask a model the questions of BABILong.
 
@@ -211,6 +212,7 @@ def run_babilong(
         folder: where answers are kept as they are given, so that a run that was interrupted goes on where it was, and
             more tasks, lengths or samples can be added. Default: nowhere.
         progress: called with the share of the questions that has been asked, and the task and length. Default: nothing.
+        finished: called with a sentence for each task and length that is done. Default: nothing.
 
     Returns:
         The scores.
@@ -244,6 +246,7 @@ def run_babilong(
             answers.append(given)
             done += 1
         scores.append(_score(task, name, answers))
+        finished(f"{task} at {name}: {scores[-1].accuracy:.1%} right, {scores[-1].asked} questions")
     return BabilongResult(reader.name, reader.write, questions, tuple(scores))
 
 

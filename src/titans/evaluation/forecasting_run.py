@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from titans.errors import TitansError
 from titans.evaluation.forecasting import Benchmark, ForecastingResult, Measurement, prepare
 from titans.evaluation.forecasting_store import Run, Store
+from titans.evaluation.progress import Finished, unheard
 from titans.forecasting.baselines import DLinear, Repeat, SeasonalNaive
 from titans.forecasting.frames import read_csv
 from titans.forecasting.linear import start_linear
@@ -96,6 +97,7 @@ class Evaluation:
         batch_size: int | None = None,
         minutes: float | None = None,
         progress: Progress | None = None,
+        finished: Finished = unheard,
     ) -> ForecastingResult:
         """Train every model at every horizon with every seed, and test each on all test windows.
 
@@ -112,6 +114,7 @@ class Evaluation:
             minutes: about how long all this may take: a training ends when its share of the time is over, and this is
                 named as a deviation. Default: no limit.
             progress: called now and then. Default: nothing.
+            finished: called with a sentence for each run that is done. Default: nothing.
 
         Returns:
             The scores, also written to the folder.
@@ -133,6 +136,7 @@ class Evaluation:
                 continue
             try:
                 store.add(run, self._do(run, changes, clock.next(run), _part(progress, number, len(runs), run)))
+                finished(f"{run}: MSE {store.get(run)['mse']:.4f}")
             except KeyboardInterrupt:
                 kept = sum(run in store for run in runs)
                 raise KeyboardInterrupt(

@@ -14,7 +14,7 @@ from titans.data.books import Words
 from titans.data.ruler import RulerTask, canonical, make_task, needs_books
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
-from titans.evaluation.progress import Progress, unseen, within
+from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def needle(
     seed: int = 0,
     folder: Path | None = None,
     progress: Progress = unseen,
+    finished: Finished = unheard,
 ) -> NeedleResult:
     """Ask a model for needles, variables and words.
 
@@ -153,6 +154,7 @@ def needle(
         seed: of the samples: the same for every model with the same tokenizer.
         folder: where answers are kept as they come, and from where an interrupted evaluation goes on. Default: nowhere.
         progress: called with the share of the tokens read, and what is being read. Default: nothing.
+        finished: called with a sentence for each task and length that is done. Default: nothing.
 
     Returns:
         All answers.
@@ -181,6 +183,8 @@ def needle(
                 show = within(progress, done, length, total, what)
                 answers.append(_ask(reader, task, (length, seed, index), log, show))
                 done += length
+            found = math.fsum(answer.score for answer in answers[-samples:]) / samples
+            finished(f"{task.name}, {length:,} tokens: {found:.1%} found, {samples} samples")
     deviations = _deviations(tasks, words, samples)
     return NeedleResult(
         reader.name, tuple(tasks), tuple(lengths), samples, seed, reader.write, deviations, tuple(answers)

@@ -27,6 +27,7 @@ from titans.evaluation.probe_training import (
     generator_for,
     train_on,
 )
+from titans.evaluation.progress import Finished, unheard
 from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class ProbeResult:
         budget: how it was trained.
         train_sizes: the sizes it was trained at.
         runs: one for each seed.
+        protocol: what was done, and what deviates from what is published, in one line.
     """
 
     task: str
@@ -115,6 +117,7 @@ class ProbeResult:
     budget: Budget
     train_sizes: tuple[str, ...]
     runs: tuple[SeedRun, ...]
+    protocol: str = ""
 
     def mean(self, size: str) -> float:
         """Return the mean accuracy over the seeds at one size."""
@@ -154,6 +157,7 @@ def run_probe(
     name: str = "model",
     sequences: int = 256,
     progress: Callable[[int], Progress] | None = None,
+    finished: Finished = unheard,
 ) -> ProbeResult:
     """Train a new model on a probe for each seed, and test it at several sizes.
 
@@ -167,6 +171,7 @@ def run_probe(
         name: what to call the model.
         sequences: test sequences at each size. Default 256.
         progress: returns what is called after each step of a seed's training. Default: nothing.
+        finished: called with a sentence for each training and each size tested. Default: nothing.
 
     Returns:
         The scores.
@@ -182,10 +187,15 @@ def run_probe(
         check(model, probe, [*train_sizes, *test_sizes])
         parameters = model.num_parameters()
         training = train_on(model, probe, train_sizes, budget, seed, None if progress is None else progress(seed))
-        scores = [score(model, probe.part("test"), size, sequences=sequences) for size in test_sizes]
+        finished(f"seed {seed}: trained, {training.curve[-1][1]:.3f} nats per answer")
+        scores = []
+        for size in test_sizes:
+            scores.append(score(model, probe.part("test"), size, sequences=sequences))
+            finished(f"seed {seed}, {size}: {scores[-1].accuracy:.1%} right")
         runs.append(SeedRun(seed, training, tuple(scores)))
     sizes = tuple(dict.fromkeys(str(size) for size in train_sizes))
-    return ProbeResult(probe.name, probe.kind, name, parameters, probe.chance, budget, sizes, tuple(runs))
+    said = protocol(probe, budget, sizes, sequences)
+    return ProbeResult(probe.name, probe.kind, name, parameters, probe.chance, budget, sizes, tuple(runs), said)
 
 
 def score(
@@ -288,6 +298,28 @@ def _plot(result: ProbeResult) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+def protocol(probe: Probe, budget: Budget, sizes: Sequence[str], sequences: int) -> str:
+    """Say how a model is trained and tested on a probe, and what deviates from what is published.
+
+    Args:
+        probe: the task.
+        budget: of the training.
+        sizes: trained at.
+        sequences: tested with, at each size.
+
+    Returns:
+        One line.
+    """
+    order = "one size after the other" if budget.curriculum else "sizes mixed"
+    said = [
+        probe.definition,
+        f"trained on {budget.steps:,} steps of {budget.batch} sequences at {_range(sizes)}, {order}, none read twice",
+        f"AdamW, {budget.schedule} schedule from {budget.learning_rate:g}",
+        f"tested on {sequences} sequences of each size, the likeliest token counts",
+    ]
+    return f"protocol: {', '.join(said)}; deviations: {'; '.join(probe.deviations) or 'none'}"
 
 
 def _range(sizes: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,20 @@ from titans.evaluation.comparison.report import write_report
 from titans.evaluation.comparison.result import ComparisonResult, ModelResult, Run
 from titans.evaluation.probe_training import Diverged, train_on
 from titans.evaluation.probes import score, score_as_json
+from titans.evaluation.progress import Finished, Progress, unheard, unseen
 from titans.state import GrowingState
 
 RUNS = "runs"
-DONE = "done"  # how the message of a finished run ends
-Progress = Callable[[float, str], None]  # the share of the work done, and what is being done
 
 
 def compare(
-    comparison: Comparison, folder: Path, *, device: str = "cpu", jobs: int = 1, progress: Progress | None = None
+    comparison: Comparison,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    jobs: int = 1,
+    progress: Progress = unseen,
+    finished: Finished = unheard,
 ) -> ComparisonResult:
     """Train and test every model: each learning rate on the first seed, then the best one on all seeds.
 
@@ -46,6 +52,7 @@ def compare(
         jobs: models to train at a time, each in a process of its own; changes speeds, and numbers by no more
             than rounding. Default 1.
         progress: called as work goes on; with several jobs, after each run. Default: nothing.
+        finished: called with a sentence for each run that is done. Default: nothing.
 
     Returns:
         The results; written are `results.json`, `table.md`, `plots.png` and `report.html` too.
@@ -56,12 +63,13 @@ def compare(
     if jobs < 1:
         raise TitansError(f"jobs is {jobs}, expected at least 1")
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
-    work = _Work(comparison, folder / RUNS, device, progress or (lambda share, what: None))
+    work = _Work(comparison, folder / RUNS, device, progress, finished)
     for contestant in comparison.contestants:
         for rate in contestant.learning_rates:
             work.finished(contestant, rate, comparison.seeds[0])  # runs of another recipe are known at once
     if jobs > 1:
         _run_in_processes(work, jobs)
+        work.tell = unheard  # all has been told
     results = [work.model(contestant) for contestant in comparison.contestants]
     result = ComparisonResult(
         comparison.task,
@@ -79,8 +87,11 @@ def compare(
 class _Work:
     """The runs still to do, and where the finished ones lie."""
 
-    def __init__(self, comparison: Comparison, folder: Path, device: str, progress: Progress) -> None:
+    def __init__(
+        self, comparison: Comparison, folder: Path, device: str, progress: Progress, finished: Finished
+    ) -> None:
         self.comparison, self.folder, self.device, self.progress = comparison, folder, device, progress
+        self.tell = finished
         each = len(comparison.contestants[0].learning_rates) + len(comparison.seeds) - 1
         self.total, self.done = each * len(comparison.contestants), 0
 
@@ -101,7 +112,10 @@ class _Work:
             disk.replace_json(path, content)
             run = Run.of(content)
         self.done += 1
-        self.progress(self.done / self.total, f"{contestant.name}, learning rate {rate:g}, seed {seed}: {DONE}")
+        loss = f"loss {run.validation_loss:.3f}" if math.isfinite(run.validation_loss) else "diverged"
+        what = f"{contestant.name}, learning rate {rate:g}, seed {seed}: {loss}"
+        self.progress(self.done / self.total, what)
+        self.tell(what)
         return run
 
     def finished(self, contestant: Contestant, rate: float, seed: int) -> Run | None:
@@ -186,7 +200,9 @@ def _run_in_processes(work: _Work, jobs: int) -> None:
                 finished, waiting = wait(waiting, timeout=1.0)
                 while not messages.empty():
                     done += 1
-                    work.progress(done / work.total, messages.get())
+                    what = messages.get()
+                    work.progress(done / work.total, what)
+                    work.tell(what)
                 for future in finished:
                     future.result()  # raises what went wrong there
         except BaseException:  # Ctrl-C too: start no other model
@@ -197,13 +213,11 @@ def _run_in_processes(work: _Work, jobs: int) -> None:
 def _run_model(contestant: Contestant, comparison: Comparison, folder: Path, device: str, messages: Any) -> None:
     parent = multiprocessing.parent_process()
 
-    def report(share: float, what: str) -> None:
+    def watch(share: float, what: str) -> None:
         if parent is not None and not parent.is_alive():  # killed: nobody waits for what is done here
             os._exit(1)
-        if what.endswith(DONE):
-            messages.put(what)
 
-    _Work(comparison, folder, device, report).model(contestant)
+    _Work(comparison, folder, device, watch, messages.put).model(contestant)
 
 
 @torch.inference_mode()
