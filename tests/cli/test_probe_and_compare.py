@@ -62,8 +62,8 @@ def test_recall(titans, logged, tmp_path):
     assert expected.protocol == (
         "protocol: mqar as Zoology's multiquery_ar makes it, 16 tokens, filler random, trained on 2 steps of 2 "
         "sequences at 16/2, sizes mixed, none read twice, AdamW, cosine schedule from 0.003, tested on 4 sequences of "
-        "each size, the likeliest token counts; deviations: sequences drawn anew at every step; sizes and steps as given; blocks with "
-        "feed-forward layers; not 8,192 tokens"
+        "each size, the likeliest token counts; deviations: sequences drawn anew at every step; sizes and steps as "
+        "given; blocks with feed-forward layers; not 8,192 tokens"
     )
     assert (tmp_path / "o" / "probe.png").exists()
 
