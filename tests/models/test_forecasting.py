@@ -632,7 +632,7 @@ def test_windows_read_one_after_the_other(make, kind, same, close):
     # The blocks read both windows' tokens as one sequence.
     with torch.no_grad():
         tokens = [model._tokens(model._normalise(x.mT, None)[0], None, None, None)[0] for x in (first, second)]
-        hidden, state = model.read(torch.cat(tokens, 1), None, None, True)
+        hidden, state, _ = model.read(torch.cat(tokens, 1), None, None, True)
         _, mean, scale = model._normalise(second.mT, None)
         x = (second.mT - mean) / scale
         y = model._head(hidden[:, model.config.num_tokens :], None, C)[..., 0] + model.linear(x)

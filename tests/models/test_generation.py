@@ -134,11 +134,97 @@ def test_a_state_read_in_pieces_starts_generation(make_model, variant):
     assert torch.equal(beams[:, -NEW:], generate(model, ids, num_beams=4)[:, -NEW:])
 
 
+def test_the_whole_text_with_the_state_reads_what_is_new(model):
+    """The usual chat loop, over three turns, as of other models."""
+    whole, state, options = text(2, 6), None, {"return_dict_in_generate": True, "max_new_tokens": 4}
+    for turn in (1, 2, 3):
+        found = generate(model, whole, cache=state, **options)
+        expected = generate(model, whole, **options)
+        assert torch.equal(found.sequences, expected.sequences)
+        assert found.cache.tokens == expected.cache.tokens == whole.shape[1] + 3
+        whole, state = torch.cat([found.sequences, text(2, 3, seed=turn)], 1), found.cache
+
+
+def test_what_could_be_the_whole_text_again_is_not_read_silently(make_model):
+    model, ids = make_model("mac"), text(1, 6)
+    state = generate(model, ids, return_dict_in_generate=True).cache
+    with pytest.warns(UserWarning, match="6 tokens are all read as new, though they could be the whole text"):
+        generate(model, ids, cache=state)  # the prompt once more
+    with pytest.warns(UserWarning, match="12 tokens are all read as new"):
+        generate(model, text(1, 12, seed=1), cache=state)  # another text, or this one in other tokens
+    with pytest.warns(UserWarning, match="7 tokens are all read as new"):
+        generate(model, text(1, 7), cache=model(ids).cache)  # no text is known
+    expected = generate(model, torch.cat([ids, text(1, 5, seed=1)], 1))  # warnings are errors: none here
+    assert torch.equal(generate(model, text(1, 5, seed=1), cache=model(ids).cache)[:, 5:], expected[:, 11:])
+
+
+def test_whole_text_in_several_sequences(make_model):
+    model, ids = make_model("mal"), text(2, 6)
+    first = generate(model, ids, return_dict_in_generate=True)
+    whole = torch.cat([first.sequences, text(2, 2, seed=1)], 1)
+    for options in ({"num_beams": 2, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3}):
+        torch.manual_seed(0)
+        found = generate(model, whole, cache=first.cache, **options)
+        torch.manual_seed(0)
+        assert torch.equal(found, generate(model, whole, **options))
+
+
+@pytest.mark.parametrize("size", [1, 4, 50])
+def test_a_prompt_is_read_in_pieces(make_model, variant, size, monkeypatch):
+    model, ids = make_model(variant), text(2, 11)
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    options = {"attention_mask": mask, "pad_token_id": 0, "return_dict_in_generate": True, "output_logits": True}
+    expected = generate(model, ids, **options)
+    calls, embed = [], model.model._embed
+
+    def spy(ids, embeddings):
+        calls.append(ids.shape[1])
+        return embed(ids, embeddings)
+
+    monkeypatch.setattr(model.model, "_embed", spy)
+    found = generate(model, ids, prefill_chunk_size=size, **options)
+    assert calls == [min(size, 11 - start) for start in range(0, 11, size)] + [1] * (NEW - 1)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.logits, expected.logits)
+    more = torch.cat([found.sequences[:, -1:], text(2, 8, seed=1)], 1)
+    rest = [generate(model, more, cache=found.cache, prefill_chunk_size=n, pad_token_id=0) for n in (size, None)]
+    assert torch.equal(*rest)
+
+
+def test_a_prompt_of_embeddings_is_read_in_pieces(make_model):
+    model, ids = make_model("mac"), text(2, 9)
+    embeddings = model.get_input_embeddings()(ids).detach()
+    found = generate(model, None, inputs_embeds=embeddings, prefill_chunk_size=4)
+    assert torch.equal(found, generate(model, ids)[:, 9:])
+
+
+def test_the_state_of_a_beam_search_is_refused(make_model):
+    model, ids = make_model("mac"), text(1, 6)
+    state = generate(model, ids, num_beams=4, return_dict_in_generate=True).cache
+    for beams in (1, 4):
+        with pytest.raises(ValueError, match="this state was left by a beam search"):
+            generate(model, ids[:, -1:], cache=state, num_beams=beams)
+    with pytest.raises(ValueError, match=r"holds 4 rows and the batch 1.*after beam search"):
+        model(ids, cache=state)
+
+
+def test_hidden_states_of_each_step(make_model, close):
+    model, ids = make_model("rmt"), text(2, 6)
+    options = {"return_dict_in_generate": True, "output_hidden_states": True}
+    out = generate(model, ids, **options)
+    expected = model(out.sequences[:, :-1], output_hidden_states=True).hidden_states
+    steps = tuple(torch.cat(parts, 1) for parts in zip(*out.hidden_states, strict=True))
+    close(steps, expected, 1e-9)
+    with pytest.raises(ValueError, match="output_attentions=True cannot be followed"):
+        generate(model, ids, output_attentions=True, return_dict_in_generate=True)
+
+
 def test_rows_of_states_can_be_mixed(make_model, variant, close):
     """Rows of a state can be selected and put together, as a server does with its sessions."""
     model = make_model(variant)
     with torch.no_grad():
-        a = model(text(2, 5)).cache
+        a = model(text(2, 6)).cache
         b = model(text(2, 9, seed=1)).cache
         rows = torch.tensor([True, False])
         mixed, more = a.where(rows, b), text(2, 6, seed=2)

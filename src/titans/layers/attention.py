@@ -14,6 +14,8 @@ from titans.layers.mixer import Mixer, last
 from titans.ops.calls import transformed
 from titans.state import AttentionState
 
+PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 class Attention(nn.Module):
     """Multi-head attention over whatever it is shown, with persistent tokens always in view.
@@ -42,7 +44,7 @@ class Attention(nn.Module):
             )
         if persistent_tokens < 0:
             raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
-        self.heads, self.rope_theta = heads, rope_theta
+        self.dim, self.heads, self.rope_theta = dim, heads, rope_theta
         self.rotated = dim // heads // 4 * 2  # channels of a head that carry positions
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(4))
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
@@ -55,8 +57,7 @@ class Attention(nn.Module):
 
     def empty_buffer(self, batch_size: int, entries: int) -> Tensor:
         """Return zeros `[B, entries, D]` in place of keys or values."""
-        weight = self.key.weight
-        return torch.zeros(batch_size, entries, len(weight), dtype=weight.dtype, device=weight.device)
+        return torch.zeros(batch_size, entries, self.dim, **_kind(self.key))
 
     def split_heads(self, x: Tensor) -> Tensor:
         """`[B, N, D]` to `[B, H, N, d]`."""
@@ -182,3 +183,13 @@ class SlidingWindowAttention(Mixer):
         real = torch.ones(len(filled), blocks, len(here), dtype=torch.bool, device=here.device)
         real[:, 0] = first
         return (real.flatten(0, 1).unsqueeze(1) & near).unsqueeze(1)
+
+
+def _kind(layer: nn.Module) -> dict[str, Any]:
+    """Tell on which device and in which precision a linear layer's outputs are kept; float32 where it is quantised.
+
+    A quantised layer need not have a tensor of numbers for its weight: it may be packed, a function, or absent.
+    """
+    tensors = [*layer.parameters(), *layer.buffers()]
+    dtypes = [x.dtype for x in tensors if x.dtype in PRECISIONS]
+    return {"device": tensors[0].device if tensors else None, "dtype": dtypes[0] if dtypes else torch.float32}

@@ -77,7 +77,7 @@ class LinearRecurrence(Mixer):
         """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
         widths = [width // self.heads for width in self.widths[1:]]
         tail = None if self.convolution is None else self.convolution.initial_tail()
-        return empty_memory(self.output.weight, (self.heads, *widths), tail).expand(batch_size)
+        return empty_memory(self.output_norm.weight, (self.heads, *widths), tail).expand(batch_size)
 
     def mix(
         self, x: Tensor, state: LinearRecurrenceState, lengths: Tensor | None
@@ -126,7 +126,8 @@ def empty_memory(like: Tensor, shape: tuple[int, ...], tail: Tensor | None) -> L
     """Return the state, of one row, of an empty memory `shape` `[H, d_k, d_v]`, at least in float32.
 
     Args:
-        like: a parameter whose device, and precision if it is higher, the memory has.
+        like: a parameter whose device, and precision if it is higher, the memory has; no linear layer's, whose weight
+            may be quantised.
         shape: of the memory.
         tail: of the convolution.
     """

@@ -64,7 +64,7 @@ class Mamba2(Mixer):
     def empty_state(self, batch_size: int) -> LinearRecurrenceState:
         """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
         shape = (self.heads, self.widths[1], self.widths[0] // self.heads)
-        return empty_memory(self.output.weight, shape, self.convolution.initial_tail()).expand(batch_size)
+        return empty_memory(self.output_norm.weight, shape, self.convolution.initial_tail()).expand(batch_size)
 
     def mix(
         self, x: Tensor, state: LinearRecurrenceState, lengths: Tensor | None

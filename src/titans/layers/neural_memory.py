@@ -150,7 +150,7 @@ class NeuralMemory(Mixer):
 
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
         """Return the state before any token, persistent ones included; see `Mixer.empty_state`."""
-        gates = self.gates.bias.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
+        gates = self.output_norm.weight.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
         weights = [w.clone() for w in self.initial_weights]  # a value: an optimizer step must not change it
         state = NeuralMemoryState(initial_state(weights), self.projection.initial_tail(), gates)
         return state.expand(batch_size)

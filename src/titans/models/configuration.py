@@ -96,7 +96,7 @@ class StackConfig(PreTrainedConfig):
         ValueError: a field is out of range or two do not fit together.
     """
 
-    keys_to_ignore_at_inference = ("cache", "past_key_values")
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012  # `Trainer` adds to a list
 
     variant: str = "mac"
     hidden_size: int = 256

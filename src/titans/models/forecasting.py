@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.utils.generic import ModelOutput
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from titans.layers.mixer import precise
+from titans.models.arguments import refuse_attentions, wants_hidden_states
 from titans.models.forecasting_configuration import TitansForecastingConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
@@ -30,12 +31,15 @@ class ForecastOutput(ModelOutput):
         prediction: the point forecast `[B, H, C]`: the median, where there are quantiles.
         quantiles: the levels of the configuration, rising, `[B, H, C, Q]`; None without.
         cache: what the memory holds after this window.
+        hidden_states: where they are asked for: the tokens `[R, N, D]` that enter each block, and what the last puts
+            out, normalised.
     """
 
     loss: Tensor | None = None
     prediction: Tensor | None = None
     quantiles: Tensor | None = None
     cache: MemoryState | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
 
 
 class TitansForForecasting(TitansStack):
@@ -72,6 +76,7 @@ class TitansForForecasting(TitansStack):
             self.embed_static = nn.Linear(config.num_static_covariates, width, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         past_values: Tensor,
@@ -81,6 +86,8 @@ class TitansForForecasting(TitansStack):
         static_covariates: Tensor | None = None,
         cache: MemoryState | None = None,
         use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> ForecastOutput:
         """Forecast what follows a window.
@@ -98,15 +105,18 @@ class TitansForForecasting(TitansStack):
             cache: what the memory held after the window before, of the same series; it is not modified. None: a new
                 stream.
             use_cache: return the cache. Default: the configuration's in evaluation, False in training.
-            **kwargs: ignored.
+            output_hidden_states: return all hidden states. Default: the configuration's, False.
+            output_attentions: refused, there and in the configuration.
+            **kwargs: ignored, but for `return_dict`: False returns a tuple.
 
         Returns:
             The forecast, on the scale of the values; `loss`, on that scale too, with `future_values`.
 
         Raises:
             ValueError: shapes that are not those of the configuration; an observed value or a covariate that is not
-                finite, or too large to be squared; a cache of other series.
+                finite, or too large to be squared; a cache of other series; attention weights asked for.
         """
+        refuse_attentions(self.config, output_attentions)
         self._check(past_values, future_values, observed, future_covariates, static_covariates)
         past_values = precise(past_values)
         if observed is not None:
@@ -117,8 +127,9 @@ class TitansForForecasting(TitansStack):
         static = None if static_covariates is None else static_covariates.to(self.dtype)
         tokens, mask = self._tokens(x, observed, known, static)
         self._check_cache(cache, len(tokens))
-        hidden, state = self.read(self.dropout(tokens), cache, mask, use_cache)
-        y = self._head(self.dropout(hidden), known, x.shape[1])  # [B, C, H, Q]
+        keep = wants_hidden_states(self.config, output_hidden_states)
+        seen = self.read(self.dropout(tokens), cache, mask, use_cache, keep)
+        y = self._head(self.dropout(seen.hidden), known, x.shape[1])  # [B, C, H, Q]
         y = (y + self.linear(x).unsqueeze(-1)).sort(-1).values * scale.unsqueeze(-1) + mean.unsqueeze(-1)
         levels = y.transpose(1, 2)  # [B, H, C, Q]
         quantiles = self.config.quantiles
@@ -126,7 +137,13 @@ class TitansForForecasting(TitansStack):
         loss = None
         if future_values is not None:
             loss = self._loss(prediction, levels, future_values.to(levels.dtype))
-        return ForecastOutput(loss=loss, prediction=prediction, quantiles=levels if quantiles else None, cache=state)
+        return ForecastOutput(
+            loss=loss,
+            prediction=prediction,
+            quantiles=levels if quantiles else None,
+            cache=seen.state,
+            hidden_states=seen.all_hidden,
+        )
 
     @torch.no_grad()
     def forecast(self, past_values: Tensor, **kwargs: Any) -> ForecastOutput:

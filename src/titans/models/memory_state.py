@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from titans.models.origin import Origin
 from titans.state import SegmentState, State
@@ -32,6 +32,9 @@ class MemoryState(State, frozen=False):  # not frozen, because `generate` marks 
 
     is_compileable = False
     is_croppable = False
+    # What `generate` notes on the states that it hands out; no part of the value, and lost when that is changed.
+    text = cast("Tensor | None", None)  # all ids that were read, `[B, tokens]`; None where they are not known
+    of_beams = False  # the rows are those of a beam search
 
     @property
     def is_linear(self) -> list[bool]:
@@ -107,5 +110,8 @@ class MemoryState(State, frozen=False):  # not frozen, because `generate` marks 
         if rows == batch_size:
             return self
         if batch_size % rows:
-            raise ValueError(f"the state holds {rows} rows and the batch {batch_size}: select the state's rows first")
+            raise ValueError(
+                f"the state holds {rows} rows and the batch {batch_size}: select the state's rows first, or, after "
+                "beam search, which leaves those of its last beams, read the text that it returned"
+            )
         return self.select(torch.arange(rows).repeat_interleave(batch_size // rows))

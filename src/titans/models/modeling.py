@@ -7,9 +7,12 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from titans.layers.sharding import gathers
+from titans.models.arguments import check_one_document, refuse_attentions, token_mask, wants_hidden_states
 from titans.models.configuration import TitansConfig
+from titans.models.generation import StreamingGeneration
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansPreTrainedModel, TitansStack
 from titans.ops.calls import readable
@@ -29,6 +32,7 @@ class TitansModel(TitansStack):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
         self.post_init()  # type: ignore[no-untyped-call]
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -37,6 +41,9 @@ class TitansModel(TitansStack):
         past_key_values: MemoryState | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Read the next tokens of a stream.
@@ -50,19 +57,32 @@ class TitansModel(TitansStack):
             past_key_values: another name for `cache`.
             inputs_embeds: embeddings `[B, N, D]` in place of `input_ids`.
             use_cache: return the state. Default: the configuration's in evaluation, False in training.
-            **kwargs: ignored.
+            position_ids: `[B, N]` or `[1, N]`; checked only: they must rise by one from token to token, since the
+                model counts for itself.
+            output_hidden_states: return all hidden states. Default: the configuration's, False.
+            output_attentions: refused, there and in the configuration.
+            **kwargs: ignored, but for `return_dict` (False: a tuple) and those of packed rows, which are refused.
 
         Returns:
-            `last_hidden_state` `[B, N, D]` and, with `use_cache`, the state after the last token as `cache`.
+            `last_hidden_state` `[B, N, D]`; with `use_cache` the state after the last token as `cache`; with
+            `output_hidden_states` the embeddings and what each block puts out, the last normalised, as `hidden_states`.
 
         Raises:
             ValueError: not exactly one of `input_ids` and `inputs_embeds`, a token outside the vocabulary (checked on
-                the CPU), or a state whose shapes are not those of this configuration and batch.
+                the CPU), several documents in a row, attention weights asked for, or a state whose shapes are not those
+                of this configuration and batch.
         """
-        hidden = self._embed(input_ids, inputs_embeds)
+        refuse_attentions(self.config, output_attentions)
+        embedded = self._embed(input_ids, inputs_embeds)
+        mask = token_mask(attention_mask, embedded)
+        check_one_document(position_ids, mask, embedded, kwargs)
         state = cache if cache is not None else past_key_values
-        hidden, state = self.read(hidden, state, _token_mask(attention_mask, hidden), use_cache)
-        return BaseModelOutputWithPast(last_hidden_state=hidden, cache=state)  # type: ignore[arg-type]
+        seen = self.read(embedded, state, mask, use_cache, wants_hidden_states(self.config, output_hidden_states))
+        return BaseModelOutputWithPast(
+            last_hidden_state=seen.hidden,
+            cache=seen.state,  # type: ignore[arg-type]
+            hidden_states=seen.all_hidden,
+        )
 
     def _embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
@@ -94,7 +114,7 @@ class TitansModel(TitansStack):
         return embedded
 
 
-class TitansForCausalLM(TitansPreTrainedModel, GenerationMixin):
+class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMixin):
     """A language model: `TitansModel` and a linear head, by default tied to the embeddings.
 
     `generate` works with greedy search, sampling, beams and left-padded batches; the memory state is its cache. To
@@ -119,6 +139,7 @@ class TitansForCausalLM(TitansPreTrainedModel, GenerationMixin):
         state: MemoryState = self.model.initial_state(batch_size)
         return state
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -129,6 +150,9 @@ class TitansForCausalLM(TitansPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        position_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Read the next tokens of a stream and predict the one after each.
@@ -142,41 +166,33 @@ class TitansForCausalLM(TitansPreTrainedModel, GenerationMixin):
             labels: `[B, N]`, usually `input_ids`; shifted here, -100 is ignored.
             use_cache: as in `TitansModel.forward`.
             logits_to_keep: compute logits of the last so many tokens only, or of the given positions; 0 for all.
-            **kwargs: passed to the loss (`num_items_in_batch`); others are ignored.
+            position_ids: as in `TitansModel.forward`.
+            output_hidden_states: as in `TitansModel.forward`.
+            output_attentions: as in `TitansModel.forward`.
+            **kwargs: as in `TitansModel.forward`; those of the loss (`num_items_in_batch`) go there.
 
         Returns:
-            `logits` `[B, N, vocab_size]`; `loss`, the mean cross-entropy in nats, with labels; `cache`, the state.
+            `logits` `[B, N, vocab_size]`; `loss`, the mean cross-entropy in nats, with labels; `cache`, the state;
+            `hidden_states` as of `TitansModel.forward`.
 
         Raises:
             ValueError: as in `TitansModel.forward`.
         """
-        output = self.model(input_ids, attention_mask, cache, past_key_values, inputs_embeds, use_cache)
+        output = self.model(
+            input_ids,
+            attention_mask,
+            cache,
+            past_key_values,
+            inputs_embeds,
+            use_cache,
+            position_ids,
+            output_hidden_states,
+            output_attentions,
+            **{**kwargs, "return_dict": True},
+        )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(output.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=output.cache)
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the first forward pass makes the state
-
-    def _reorder_cache(self, cache: MemoryState, beam_idx: Tensor) -> MemoryState:
-        return cache.select(beam_idx)
-
-
-def _token_mask(attention_mask: Tensor | None, hidden: Tensor) -> Tensor | None:
-    """Turn an attention mask into `[B, N]` bool, or None where there is no padding."""
-    if attention_mask is None:
-        return None
-    batch, tokens, _ = hidden.shape
-    if attention_mask.dim() != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < tokens:
-        raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}: "
-            f"expected [{batch}, {tokens}], 1 for tokens, 0 for padding"
-        )
-    mask = attention_mask[:, attention_mask.shape[1] - tokens :].bool()
-    if readable(mask) and bool(mask.all()):
-        return None
-    return mask
+        return CausalLMOutputWithPast(loss=loss, logits=logits, cache=output.cache, hidden_states=output.hidden_states)

@@ -4,20 +4,25 @@ Every saved model folder holds a copy of this file. Its classes are the package'
 the classes that it loads from a folder, and the package's own must stay unmarked.
 """
 
-import titans
+try:  # so that transformers, which looks for other imports beforehand, does not tell people to install "titans"
+    from titans import TitansConfig as Config
+    from titans import TitansForCausalLM as ForCausalLM
+    from titans import TitansModel as Model
+except ImportError as error:
+    raise ImportError(f"this model needs the package titans-lm ({error}): pip install titans-lm") from error
 
 
-class TitansConfig(titans.TitansConfig):
+class TitansConfig(Config):
     """The package's configuration."""
 
 
-class TitansModel(titans.TitansModel):
+class TitansModel(Model):
     """The package's stack of blocks."""
 
     config_class = TitansConfig
 
 
-class TitansForCausalLM(titans.TitansForCausalLM):
+class TitansForCausalLM(ForCausalLM):
     """The package's language model."""
 
     config_class = TitansConfig

@@ -58,7 +58,14 @@ class Origin:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()
+        return _unknown, ()
+
+
+def _unknown() -> None:
+    """Stand for an origin in a pickle."""
+
+
+torch.serialization.add_safe_globals([_unknown])
 
 
 # A node without leaves, kept as it is by whatever maps, joins or compiles states.

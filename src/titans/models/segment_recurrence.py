@@ -13,7 +13,10 @@ from titans.ops.grid import Layout, layout
 from titans.state import SegmentState, State
 
 States = list[list[State]]  # of each block's mixers
-Run = Callable[[Tensor, States | None, Tensor | None], tuple[Tensor, States]]
+Hidden = list[
+    Tensor
+]  # what the caller wants of the blocks: the normalised outputs, or all hidden states before them, too
+Run = Callable[[Tensor, States | None, Tensor | None], tuple[Hidden, States]]
 Rows = bool | Tensor  # one answer for all rows, or one for each, `[B]`
 
 
@@ -58,11 +61,11 @@ class SegmentRecurrence(nn.Module):
 
     def forward(
         self, run: Run, x: Tensor, states: States, segment: SegmentState, mask: Tensor | None, fresh: States
-    ) -> tuple[Tensor, States, SegmentState]:
+    ) -> tuple[Hidden, States, SegmentState]:
         """Read the next tokens of a stream, segment by segment.
 
         Args:
-            run: the blocks and the final norm.
+            run: the blocks and the final norm, whose outputs come last.
             x: tokens `[B, N, D]`.
             states: of the blocks, in the open segment.
             segment: the memory tokens and the place in the segment.
@@ -70,14 +73,15 @@ class SegmentRecurrence(nn.Module):
             fresh: the states in which the blocks start a segment.
 
         Returns:
-            The outputs `[B, N, D]`, and both states after the last token.
+            What `run` puts out, `[B, N, D]` each, and both states after the last token.
         """
         plan = layout(segment.offset, mask, x.shape[0], x.shape[1], self.segment_length, x.device)
-        memory, outputs = segment.memory, []
+        memory, parts = segment.memory, []
         for part in _parts(plan, plan.place(x, 1), segment.offset):
-            y, memory, states = _read(run, part, memory.to(x.dtype), states, fresh)
-            outputs.append(y)
-        return plan.take(torch.cat(outputs, 1), 1), states, SegmentState(memory.to(segment.memory.dtype), plan.end)
+            hidden, memory, states = _read(run, part, memory.to(x.dtype), states, fresh)
+            parts.append(hidden)
+        outputs = [plan.take(torch.cat(pieces, 1), 1) for pieces in zip(*parts, strict=True)]
+        return outputs, states, SegmentState(memory.to(segment.memory.dtype), plan.end)
 
 
 def _parts(plan: Layout, x: Tensor, offset: int | Tensor) -> list[Part]:
@@ -95,7 +99,7 @@ def _parts(plan: Layout, x: Tensor, offset: int | Tensor) -> list[Part]:
     return [Part(*part) for part in zip(x.split(sizes, 1), masks, starts, ends, strict=True)]
 
 
-def _read(run: Run, part: Part, memory: Tensor, states: States, fresh: States) -> tuple[Tensor, Tensor, States]:
+def _read(run: Run, part: Part, memory: Tensor, states: States, fresh: States) -> tuple[Hidden, Tensor, States]:
     """Read a part of a segment, with the memory before it where it starts and after it where it ends."""
     (x, mask, start, end), count = part, memory.shape[1]
     pieces = [(memory, start), (x, True), (memory, end)]
@@ -103,12 +107,12 @@ def _read(run: Run, part: Part, memory: Tensor, states: States, fresh: States) -
     if mask is not None:
         masks = [mask if y is x else _rows(rows, y) for y, rows in pieces]
         mask = torch.cat(masks, 1)
-    y, states = run(torch.cat([y for y, _ in pieces], 1), states, mask)
+    hidden, states = run(torch.cat([y for y, _ in pieces], 1), states, mask)
     first = 0 if start is False else count
-    outputs = y[:, first : first + x.shape[1]]
+    outputs = [y[:, first : first + x.shape[1]] for y in hidden]
     if end is False:
         return outputs, memory, states
-    written = y[:, y.shape[1] - count :]
+    written = hidden[-1][:, -count:]
     if end is True:
         return outputs, written, fresh
     return outputs, torch.where(end.view(-1, 1, 1), written, memory), _where(end, fresh, states)

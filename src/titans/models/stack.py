@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -39,6 +42,14 @@ INITIALISED = (
     SegmentRecurrence,
     TimeStep,
 )
+
+
+class Reading(NamedTuple):
+    """What `TitansStack.read` returns."""
+
+    hidden: Tensor  # [B, N, D], normalised
+    state: MemoryState | None
+    all_hidden: tuple[Tensor, ...] | None  # what enters each block, then `hidden`
 
 
 class TitansBlock(GradientCheckpointingLayer):
@@ -119,8 +130,13 @@ class TitansStack(TitansPreTrainedModel):
         return [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)]
 
     def read(
-        self, hidden: Tensor, state: MemoryState | None, mask: Tensor | None, use_cache: bool | None
-    ) -> tuple[Tensor, MemoryState | None]:
+        self,
+        hidden: Tensor,
+        state: MemoryState | None,
+        mask: Tensor | None,
+        use_cache: bool | None,
+        output_hidden_states: bool = False,
+    ) -> Reading:
         """Read the next vectors of a stream.
 
         Args:
@@ -128,33 +144,50 @@ class TitansStack(TitansPreTrainedModel):
             state: what an earlier call handed out; None starts a new stream.
             mask: `[B, N]`, bool, False for padding; None for none.
             use_cache: return the state. Default: the configuration's in evaluation, False in training.
+            output_hidden_states: return what enters each block, too. Default False.
 
         Returns:
-            The normalised outputs `[B, N, D]` and the state after the last vector, or None.
+            The normalised outputs, the state after the last vector or None, and all hidden states or None.
 
         Raises:
-            ValueError: a state that is not of this configuration and batch.
+            ValueError: a state that is not of this configuration and batch, or one that gradients would have to pass
+                under reentrant checkpointing.
         """
         if state is not None:
             if not isinstance(state, MemoryState):
                 raise ValueError(
-                    f"the state is a {type(state).__name__}: expected a MemoryState that this model handed out"
+                    f"the state is a {type(state).__name__}: expected a MemoryState that this model handed out, "
+                    "or None to start a new stream"
                 )
             state = state.for_rows(hidden.shape[0], len(self.layers))
             self._check_segment(state.segment)
         use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
+        self._check_checkpointing(state, use_cache)
         tokens = hidden.shape[1] + (0 if state is None else state.tokens)
         origin = Origin.of(self, None if state is None else state.origin) if use_cache else None
         layers = None if state is None else state.layers
-        segment = None
+        segment, run = None, partial(self._run, output_hidden_states)
         if self.recurrence is None:
-            hidden, layers = self._run(hidden, layers, mask)
+            seen, layers = run(hidden, layers, mask)
         else:
             batch = hidden.shape[0]
             fresh = self._initial_states(batch)
             segment = self.recurrence.initial_state(batch) if state is None else state.segment
-            hidden, layers, segment = self.recurrence(self._run, hidden, layers or fresh, segment, mask, fresh)
-        return hidden, MemoryState(layers, tokens, origin, segment) if use_cache else None
+            seen, layers, segment = self.recurrence(run, hidden, layers or fresh, segment, mask, fresh)
+        final = MemoryState(layers, tokens, origin, segment) if use_cache else None
+        return Reading(seen[-1], final, tuple(seen) if output_hidden_states else None)
+
+    def _check_checkpointing(self, state: MemoryState | None, use_cache: bool) -> None:
+        """Refuse a state, in or out, whose gradients reentrant checkpointing would drop: it sees no tensors inside."""
+        options = getattr(getattr(self, "_gradient_checkpointing_func", None), "keywords", {})
+        at_work = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        if not at_work or not options.get("use_reentrant"):
+            return
+        if use_cache or (state is not None and any(x.requires_grad for x in state.tensors())):
+            raise ValueError(
+                "gradient checkpointing with use_reentrant=True drops the gradients that pass through a state: "
+                "switch it on with use_reentrant=False"
+            )
 
     def _check_segment(self, segment: SegmentState | None) -> None:
         expected = None if self.recurrence is None else self.recurrence.memory.shape
@@ -164,11 +197,13 @@ class TitansStack(TitansPreTrainedModel):
             )
 
     def _run(
-        self, hidden: Tensor, states: list[list[State]] | None, mask: Tensor | None
-    ) -> tuple[Tensor, list[list[State]]]:
-        """Run all blocks; returns the normalised outputs and the blocks' states."""
-        final = []
+        self, keep: bool, hidden: Tensor, states: list[list[State]] | None, mask: Tensor | None
+    ) -> tuple[list[Tensor], list[list[State]]]:
+        """Run all blocks; returns what entered each, if it is to be kept, with the normalised outputs, and states."""
+        seen, final = [], []
         for i, layer in enumerate(self.layers):
+            if keep:
+                seen.append(hidden)
             hidden, layer_state = layer(hidden, None if states is None else states[i], mask)
             final.append(layer_state)
-        return self.norm(hidden), final
+        return [*seen, self.norm(hidden)], final

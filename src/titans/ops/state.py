@@ -28,6 +28,7 @@ class State:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=frozen)(cls)
         pytree.register_dataclass(cls)
+        torch.serialization.add_safe_globals([cls])  # so that `torch.load` reads what `torch.save` wrote
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """Apply `fn` to every tensor.

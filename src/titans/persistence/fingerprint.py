@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -114,8 +114,19 @@ def fingerprint(model: Any) -> str:
     version = weights_version(inner)
     known = _known.get(inner)
     if known is None or known[0] != version:
-        known = _known[inner] = version, tensors_digest(inner.state_dict())[:16]
+        known = _known[inner] = version, tensors_digest(dict(_plain(inner.state_dict())))[:16]
     return f"{config_digest(relevant_config(model))}-{known[1]}"
+
+
+def _plain(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Name the plain tensors that weights consist of: quantised ones hold several, each as libraries pack them."""
+    for name, weight in weights.items():
+        if isinstance(weight, tuple | list):
+            yield from _plain({f"{name}.{i}": part for i, part in enumerate(weight)})
+        elif hasattr(weight, "__tensor_flatten__"):  # a tensor subclass, such as torchao's
+            yield from _plain({f"{name}.{part}": getattr(weight, part) for part in weight.__tensor_flatten__()[0]})
+        elif isinstance(weight, Tensor):
+            yield name, weight.dequantize() if weight.is_quantized else weight
 
 
 def tensors_digest(tensors: Mapping[str, Tensor], text: str = "") -> str:

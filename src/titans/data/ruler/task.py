@@ -160,7 +160,8 @@ def vocabulary(*kinds: str) -> tuple[Sequence[str], ...]:
         from wonderwords import RandomWord
     except ImportError as error:
         raise TitansError(
-            "the words of RULER's tasks come from the package wonderwords, which is missing: pip install -e '.[eval]'"
+            "the words of RULER's tasks come from the package wonderwords, which is missing: "
+            'pip install "titans-lm[eval]"'
         ) from error
     words = RandomWord()
     return tuple(tuple(words.filter(include_parts_of_speech=[kind])) for kind in kinds)

@@ -38,7 +38,7 @@ def require_harness() -> None:
         import lm_eval.tasks  # noqa: F401
     except ImportError as error:
         raise TitansError(
-            f"evaluation on lm-evaluation-harness needs further packages ({error}): pip install -e '.[eval]'"
+            f'evaluation on lm-evaluation-harness needs further packages ({error}): pip install "titans-lm[eval]"'
         ) from error
 
 
