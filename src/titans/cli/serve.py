@@ -22,6 +22,9 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help='API keys and their tenants: JSON, {"KEY": "TENANT"}.')
     ] = None,
     write: Write = None,
+    gated: Annotated[
+        bool, typer.Option(help="Whether requests may write gated, which reads a prompt several times as slowly.")
+    ] = True,
     max_batch: Annotated[int, typer.Option(min=1, help="Requests in one forward pass.")] = 32,
     max_queue: Annotated[
         int, typer.Option(min=0, help="Requests of a tenant that may wait; more get status 429.")
@@ -57,6 +60,8 @@ def serve(
     from titans.training.pretrained import load_write_policy
 
     policy = load_write_policy(model, write)
+    if policy.write == "gated" and not gated:
+        raise TitansError("--no-gated, but new memories would be written gated: add --write always or --write never")
     if write is None and policy.write != "always":
         typer.echo(f"new memories write: {policy.write}, which titans calibrate found best (see --write)", err=True)
     from titans.serving.app import Limits
@@ -67,8 +72,8 @@ def serve(
     language_model, tokenizer = load_for_inference(model)
     limits = Limits(max_body, max_state, max_prompt_tokens, max_new_tokens)
     app = application(
-        language_model, tokenizer, model, memories=memories, keys=known, policy=policy, max_batch=max_batch,
-        max_queue=max_queue, max_sessions=max_sessions, limits=limits,
+        language_model, tokenizer, model, memories=memories, keys=known, policy=policy, allow_gated=gated,
+        max_batch=max_batch, max_queue=max_queue, max_sessions=max_sessions, limits=limits,
     )  # fmt: skip
     log_as_json()
     run(app, host, port, lambda address: typer.echo(f"{model} at {address}"), keys=known, stop_seconds=stop_seconds)

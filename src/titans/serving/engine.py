@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from titans.generation import end_tokens
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace, Trace, watch
 from titans.serving.rows import Failed, Generation, Place, Row, join
+from titans.serving.turns import Pace, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +25,16 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Reads and generates for many requests at once.
 
-    A step takes what each request has still to read, up to `piece` tokens, and reads it in one forward pass for all
-    that read a single token and one for all that read more, padded. A request's result does not depend on the others.
+    A step goes on with all answers by a token, in one forward pass, and then reads a portion of the prompts, as `Pace`
+    allows, in another, padded. A request's result does not depend on the others.
 
     Args:
         model: a causal language model of this package, in evaluation mode.
         tokenizer: its tokenizer.
         max_batch: requests at work at once; others wait. Default 32.
-        piece: tokens of a prompt read in one step, so that a long one does not hold up the others. Default 512.
-        on_step: called after each step with the number of requests at work and of tokens read. Default: nothing.
+        piece: tokens of a prompt read in one step at most. Default 512.
+        on_step: called after each forward pass with the number of requests in it and of tokens read. Default: nothing.
+        clock: tells the seconds. Default that of the system.
     """
 
     def __init__(
@@ -42,11 +45,13 @@ class Engine:
         max_batch: int = 32,
         piece: int = 512,
         on_step: Callable[[int, int], None] = lambda rows, tokens: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.max_batch, self.piece, self.on_step = max_batch, piece, on_step
+        self.max_batch, self.on_step, self.clock = max_batch, on_step, clock
+        self.pace = Pace(piece)
         self.ends = end_tokens(model, tokenizer)
-        self.waiting: deque[Generation] = deque()
+        self.waiting = Waiting()
         self.rows: list[Row] = []
         self.wake = threading.Condition()
         self.closing = False
@@ -65,7 +70,7 @@ class Engine:
         with self.wake:
             if self.closing:
                 raise RuntimeError("the engine is closing")
-            self.waiting.append(request)
+            self.waiting.add(request)
             self.wake.notify()
 
     def close(self) -> None:
@@ -90,8 +95,13 @@ class Engine:
                     self._fail(row, error)
 
     def _step(self) -> None:
-        for group in self._groups():
-            self._read(group)
+        answers, prompts = self._groups()
+        self.pace.answered(sum(self._read(group, 1) for group in answers))
+        if self.pace.may_read:
+            for group in prompts:
+                portion = self.pace.portion(group[0].write, len(group), len(prompts))
+                longest = min(portion, max(len(row.pending) for row in group))
+                self.pace.read(group[0].write, len(group) * longest, self._read(group, portion))
         for row in [row for row in self.rows if row.finished]:
             event = row.done()
             self.rows.remove(row)
@@ -103,7 +113,7 @@ class Engine:
             while not self.rows and not self.waiting and not self.closing:
                 self.wake.wait()
             while self.waiting and len(self.rows) < self.max_batch:
-                request = self.waiting.popleft()
+                request = self.waiting.take(Counter(row.request.tenant for row in self.rows))
                 try:
                     self.rows.append(Row(request, self.tokenizer, self.ends))
                 except Exception as error:
@@ -116,32 +126,38 @@ class Engine:
         """Whether the thread runs."""
         return self.thread.is_alive()
 
-    def _groups(self) -> list[list[Row]]:
-        """Divide the requests into those that can share a forward pass: alike in writing, without much padding."""
-        groups: dict[tuple[bool, str | None], list[Row]] = {}
+    def _groups(self) -> tuple[list[list[Row]], list[list[Row]]]:
+        """Divide the requests into those that can share a forward pass: answers, and prompts, alike in writing."""
+        answers: dict[str | None, list[Row]] = {}
+        prompts: dict[str | None, list[Row]] = {}
         for row in self.rows:
             if not row.finished:
-                groups.setdefault((len(row.pending) > 1, row.write), []).append(row)
-        return list(groups.values())
+                (prompts if len(row.pending) > 1 else answers).setdefault(row.write, []).append(row)
+        return list(answers.values()), list(prompts.values())
 
-    def _read(self, rows: list[Row]) -> None:
-        """Read with a group; where that fails, with each alone, so that one bad state harms nobody else."""
-        pieces = [row.take(self.piece) for row in rows]
+    def _read(self, rows: list[Row], most: int) -> float:
+        """Read with a group, and return how many seconds it took.
+
+        Where it fails, each is read alone, so that one bad state harms nobody else.
+        """
+        start = self.clock()
+        pieces = [row.take(most) for row in rows]
         try:
             state, logits, traces = self._forward(rows, pieces)
         except Exception as error:
             if len(rows) > 1:
                 for row in rows:
-                    self._read([row])
+                    self._read([row], most)
             else:
                 self._fail(rows[0], error)
-            return
+            return self.clock() - start
         self.on_step(len(rows), sum(map(len, pieces)))
         for i, row in enumerate(rows):
             try:
                 row.advance(pieces[i], Place(state, i), logits[i], traces[i])
             except Exception as error:  # NaN in the logits
                 self._fail(row, error)
+        return self.clock() - start
 
     def _fail(self, row: Row, error: Exception) -> None:
         logger.error("a request failed in the model", exc_info=error)

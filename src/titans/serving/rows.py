@@ -86,6 +86,7 @@ class Generation:
         keep: whether the memory is kept, so that the last token said must be read as well.
         trace: whether to tell of every token what it did.
         emit: called from the engine's thread with each event; the last is `Done` or `Failed`.
+        tenant: whose request it is. Default: nobody's.
     """
 
     prompt: Sequence[int]
@@ -98,6 +99,7 @@ class Generation:
     keep: bool
     trace: bool
     emit: Callable[[Event], None]
+    tenant: str = ""
     cancelled: bool = False
 
 

@@ -36,6 +36,7 @@ def application(
     memories: str,
     keys: Keys | None,
     policy: WritePolicy,
+    allow_gated: bool,
     max_batch: int,
     max_queue: int,
     max_sessions: int | None,
@@ -50,8 +51,9 @@ def application(
         memories: where the sessions are kept: a folder or an fsspec URL.
         keys: the API keys; None for none.
         policy: which tokens new sessions write.
+        allow_gated: whether requests may write gated.
         max_batch: requests in the engine at once.
-        max_queue: requests that may wait.
+        max_queue: requests of a tenant that may wait.
         max_sessions: sessions a tenant may have; None for any number.
         limits: of a request.
 
@@ -66,7 +68,7 @@ def application(
     metrics = Metrics()
     engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
     store = MemoryStore(memories, model, max_state_bytes=limits.state, max_sessions=max_sessions)
-    service = Service(engine, store, policy, WritePolicy.load(name), max_queue)
+    service = Service(engine, store, policy, WritePolicy.load(name), max_queue, allow_gated)
     return create_app(service, Path(name).resolve().name, keys, metrics, limits)
 
 

@@ -41,12 +41,19 @@ class Service:
         policy: which tokens a new session writes unless its request says so.
         gated: the model's calibrated policy; None where it was never calibrated.
         max_queue: requests of one tenant that may wait for the engine's places; more are refused.
+        allow_gated: whether requests may write gated, which takes longer. Default true.
     """
 
     def __init__(
-        self, engine: Engine, store: MemoryStore, policy: WritePolicy, gated: WritePolicy | None, max_queue: int
+        self,
+        engine: Engine,
+        store: MemoryStore,
+        policy: WritePolicy,
+        gated: WritePolicy | None,
+        max_queue: int,
+        allow_gated: bool = True,
     ) -> None:
-        self.engine, self.store, self.gated = engine, store, gated
+        self.engine, self.store, self.gated, self.allow_gated = engine, store, gated, allow_gated
         with torch.no_grad():
             state = engine.model.initial_state(1)
         # In which all sessions start. Without a policy every token is written, too, and faster.
@@ -146,7 +153,7 @@ class Service:
         """Do a request to its end, whether or not anybody still listens."""
         try:
             if job.session is None:
-                tell(await self._generate(job, self._rewritten(self.fresh, job), tell, cancelled, None))
+                tell(await self._generate(tenant, job, self._rewritten(self.fresh, job), tell, cancelled, None))
                 return
             async with self.locks.hold((tenant, job.session)):
                 if cancelled.is_set():
@@ -159,7 +166,7 @@ class Service:
                     version = None if stored is None else stored.version
                     return await self.on_disk(self.store.put, tenant, job.session, state, expected=version)
 
-                tell(await self._generate(job, state, tell, cancelled, save))
+                tell(await self._generate(tenant, job, state, tell, cancelled, save))
         except Exception as error:
             if not isinstance(error, TitansError | ApiError):
                 logger.exception("a request failed")
@@ -167,6 +174,7 @@ class Service:
 
     async def _generate(
         self,
+        tenant: str,
         job: Job,
         state: MemoryState,
         tell: Callable[[Piece], None],
@@ -183,7 +191,7 @@ class Service:
         prompt = self._prompt(job, state)
         request = Generation(
             prompt, state, job.max_new_tokens, job.temperature, job.top_p, job.seed, job.stop,
-            keep=save is not None, trace=job.trace, emit=emit,
+            keep=save is not None, trace=job.trace, emit=emit, tenant=tenant,
         )  # fmt: skip
         watcher = asyncio.create_task(_when(cancelled, request))
         self.engine.submit(request)
@@ -236,6 +244,8 @@ class Service:
     def _rewritten(self, state: MemoryState, job: Job) -> MemoryState:
         """Let the state be written as the request asks."""
         mode = write_modes(state)[0]
+        if not self.allow_gated and (job.write or mode) == "gated":
+            raise ApiError(400, "this server does not write gated: ask for always or never", "not_allowed", "write")
         if job.write is None or job.write == mode or (job.write == "always" and mode is None):
             return state
         if job.write != "gated":
