@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -106,11 +107,11 @@ class Client:
 def make_client(model, tokenizer, tmp_path):
     clients = []
 
-    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, policy=ALWAYS):
+    def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, policy=ALWAYS, **options):
         metrics = Metrics()
         engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
         store = MemoryStore(tmp_path / "memories", model)
-        service = Service(engine, store, policy, None, max_queue)
+        service = Service(engine, store, policy, None, max_queue, **options)
         known = None if keys is None else Keys(keys)
         clients.append(Client(create_app(service, "tiny", known, metrics, limits)).__enter__())
         return clients[-1]
@@ -125,10 +126,17 @@ def client(make_client):
     return make_client()
 
 
+def prepare(background, descriptors):
+    """Set up the process of a server before it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL)
+    if descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
+
 class Server:
     """`titans serve` in a process of its own."""
 
-    def __init__(self, folder, memories, *options, background=False):
+    def __init__(self, folder, memories, *options, background=False, descriptors=None):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         self.log = Path(f"{memories}.log")
         command = [sys.executable, "-m", "titans.cli", "serve", str(folder), "--memories", str(memories), "--port", "0"]
@@ -139,7 +147,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL),
+                preexec_fn=lambda: prepare(background, descriptors),
             )
         line = self.process.stdout.readline()
         assert " at http" in line, line
@@ -163,7 +171,10 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server(model_folder):
-    """Start a server: `start_server(memories, *options)`; in the background, it ignores Ctrl-C."""
+    """Start a server: `start_server(memories, *options)`; in the background, it ignores Ctrl-C.
+
+    `descriptors` limits its descriptors.
+    """
     return lambda memories, *options, **how: Server(model_folder, memories, *options, **how)
 
 

@@ -208,6 +208,17 @@ def test_writing_changes_where_a_request_asks_for_it(client):
     assert told[1]["norm"] == told[2]["norm"] != told[3]["norm"]
 
 
+def test_a_server_may_forbid_to_write_gated(make_client, model):
+    gated = WritePolicy("gated", *[(1.0,) * 2] * 3)
+    client = make_client(policy=gated)
+    client.text("hello", memory="a")
+    client.app.state.service.allow_gated = False
+    client.app.state.service.gated = gated
+    for fields in ({"write": "gated"}, {"memory": "a"}, {"memory": "b"}, {}):  # asked for, the memory's, the server's
+        assert client.complete("x", 400, **fields)["error"]["code"] == "not_allowed"
+    assert client.complete("x", memory="a", write="never")["memory"]["written"] == 0
+
+
 def test_an_empty_header_names_no_memory(client):
     body = {**GREEDY, "prompt": "x"}
     answer = client.request("POST", "/v1/completions", json=body, headers={"X-Titans-Memory": ""}).json()

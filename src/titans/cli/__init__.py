@@ -57,7 +57,7 @@ app.command()(compare.compare)
 app.command()(calibrate.calibrate)
 app.command()(info.info)
 app.command()(inspect.inspect)
-app.command()(serve.serve)
+app.command(context_settings={"auto_envvar_prefix": "TITANS_SERVE"})(serve.serve)  # operators set options so
 app.add_typer(memories.app, name="memories")
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
-BACKLOG = 128  # connections that the system accepts for us, and that are taken in at once
-_RESERVE = 2 * BACKLOG  # descriptors for files, threads, and connections that are about to be closed
+AT_ONCE = 16  # connections that are taken in before any of them is looked at
+QUEUE = 1024  # connections that the system holds for us meanwhile
+_RESERVE = 256  # descriptors for files, and for connections that are about to be closed
 
 
 class Connection(H11Protocol):

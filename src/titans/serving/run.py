@@ -93,7 +93,7 @@ def serve(
     """
     import uvicorn
 
-    from titans.serving.connections import BACKLOG, Connection, most_connections
+    from titans.serving.connections import AT_ONCE, QUEUE, Connection, most_connections
 
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -108,8 +108,9 @@ def serve(
     class Bounded(Connection):
         most = most_connections()
 
+    service: Service = app.state.service
     config = uvicorn.Config(
-        app, http=Bounded, ws="none", proxy_headers=False, backlog=BACKLOG, log_config=None, access_log=False,
+        app, http=Bounded, ws="none", proxy_headers=False, backlog=AT_ONCE, log_config=None, access_log=False,
         timeout_graceful_shutdown=stop_seconds,
     )  # fmt: skip
 
@@ -118,11 +119,18 @@ def serve(
             if hasattr(signal, "SIGHUP"):  # not on Windows
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _read_again, keys)
             await super().startup(sockets)
+            listening.listen(QUEUE)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets)
+            if self.force_exit:  # at a second Ctrl-C, uvicorn leaves the rest undone
+                service.abandon()
+                await service.drain()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             if sig == signal.SIGINT and ignored:  # uvicorn listens to it all the same
                 return
-            app.state.service.draining = True  # connections that are still open get status 503 from here on
+            service.draining = True  # connections that are still open get status 503 from here on
             super().handle_exit(sig, frame)
 
     Server(config).run(sockets=[listening])

@@ -61,7 +61,7 @@ class Service:
         self.places = Places(engine.max_batch + max_queue)
         self.draining = False
         self.locks = Locks()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], asyncio.Event] = {}  # with what cancels each
         self.disk = ThreadPoolExecutor(4, "titans-store")
         self.census: Census | None = None  # None until the store has been counted
 
@@ -89,6 +89,11 @@ class Service:
             await asyncio.wait(set(self.tasks))
         await asyncio.to_thread(self.engine.close)
         self.disk.shutdown()
+
+    def abandon(self) -> None:
+        """Let what runs end as if all clients had left."""
+        for cancelled in self.tasks.values():
+            cancelled.set()
 
     async def on_disk(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Run a call of the store in a thread of its own."""
@@ -130,7 +135,7 @@ class Service:
         self.places.take(tenant)  # until the work has ended, which may be after the client has left
         queue: asyncio.Queue[Piece | Finished | Exception] = asyncio.Queue()
         task = asyncio.create_task(self._work(tenant, job, queue.put_nowait, cancelled))
-        self.tasks.add(task)
+        self.tasks[task] = cancelled
         task.add_done_callback(lambda task: self._ended(tenant, task))
         try:
             while True:
@@ -144,7 +149,7 @@ class Service:
             cancelled.set()
 
     def _ended(self, tenant: str, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
+        del self.tasks[task]
         self.places.free(tenant)
 
     async def _work(
