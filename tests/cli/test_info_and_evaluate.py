@@ -5,10 +5,11 @@ import re
 from collections import Counter
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from titans import TitansForCausalLM
 from titans.cli.info import describe
-from titans.data import documents, load_tokenizer
+from titans.data import byte_tokenizer, documents, load_tokenizer
 from titans.evaluation import perplexity
 from titans.training.pretrained import load_config, load_model
 
@@ -104,6 +105,20 @@ def test_perplexity(titans, model_folder, tmp_path):
     assert f"bits per byte  {expected.bits_per_byte:.4f}" in printed.stdout
     assert json.loads((tmp_path / "out" / "perplexity.json").read_text())["tokens"] == 24
     assert (tmp_path / "out" / "perplexity.png").exists()
+
+
+def test_perplexity_of_a_model_of_hugging_face(titans, tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=259, max_position_embeddings=8, **sizes))
+    model.save_pretrained(tmp_path / "llama")
+    byte_tokenizer().save_pretrained(tmp_path / "llama")
+    (tmp_path / "a.txt").write_text("some text to predict")
+    printed = titans("evaluate", "perplexity", tmp_path / "llama", tmp_path / "a.txt", "--window", 6).stdout
+    expected = perplexity(model, byte_tokenizer(), documents([tmp_path / "a.txt"]), window=6)
+    assert f"bits per byte  {expected.bits_per_byte:.4f}" in printed
+    assert printed.endswith(f"{expected.protocol}\n")
+    refused = titans("evaluate", "perplexity", tmp_path / "llama", tmp_path / "a.txt", "--write", "never", status=2)
+    assert 'has no memory that could write "never"' in refused.stderr
 
 
 def test_bad_data(titans, model_folder, tmp_path):

@@ -6,8 +6,17 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
+from titans import WritePolicy
 from titans.data import Document, byte_tokenizer
 from titans.errors import TitansError
 from titans.evaluation import perplexity
@@ -83,3 +92,65 @@ def test_saves_numbers_and_plot(make_model, tmp_path):
     assert saved["loss"] == result.loss
     assert saved["positions"][0] == {"first": 1, "last": 1, "tokens": 3, "loss": result.positions[0].loss}
     assert (tmp_path / "new" / "folder" / "perplexity.png").read_bytes().startswith(b"\x89PNG")
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "initializer_range": 0.5, "vocab_size": 259}
+ATTENTION = {"intermediate_size": 16, "num_attention_heads": 2, "max_position_embeddings": 12}
+LONG = "a document that is longer than the model has positions for, ünïcode too"
+
+
+def hugging_face(name):
+    torch.manual_seed(0)
+    if name == "mamba":
+        return MambaForCausalLM(MambaConfig(**SIZES, state_size=4)).eval()
+    if name == "gpt":  # it takes no cache
+        return OpenAIGPTLMHeadModel(
+            OpenAIGPTConfig(vocab_size=259, n_embd=16, n_layer=1, n_head=2, n_positions=12, initializer_range=0.5)
+        ).eval()
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **ATTENTION)).eval()
+
+
+def in_windows(model, text, window):
+    """Each token from a window that reaches back half its length at least, or to the start; one pass for each token."""
+    ids, losses = [256, *text.encode()], []
+    for i in range(1, len(ids)):
+        start = 0 if window is None or i <= window else -(-(i - window) // (window // 2)) * (window // 2)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[start:i]])).logits[0, -1]
+        losses.append(F.cross_entropy(logits.double(), torch.tensor(ids[i])))
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "used"), [("llama", None, 12), ("llama", 7, 7), ("gpt", None, 12), ("mamba", None, None)]
+)
+def test_other_models_read_in_windows_and_predict_each_token_once(name, window, used):
+    model = hugging_face(name)
+    texts = (LONG, "short", "of 12 tokens")
+    expected = torch.cat([in_windows(model, text, used) for text in texts])
+    for piece_length in (5, 1000):
+        result = perplexity(model, BYTES, as_documents(texts), piece_length=piece_length, window=window)
+        assert (result.documents, result.tokens) == (3, len(expected))
+        assert result.loss == pytest.approx(float(expected.mean()), rel=1e-5)
+        assert result.bits_per_byte == pytest.approx(float(expected.mean()) / math.log(2), rel=1e-5)
+        last = in_windows(model, LONG, used)[63:]
+        assert result.positions[-1].tokens == len(last)
+        assert result.positions[-1].loss == pytest.approx(float(last.mean()), rel=1e-5)
+    assert result.protocol == (
+        "protocol: each document read whole, its first token predicted from <|bos|>"
+        if used is None
+        else f"protocol: documents of up to {used} tokens read whole, longer ones in windows of {used}, each read "
+        f"from its start and {used // 2} after the one before, its first token predicted from <|bos|>"
+    )
+
+
+def test_windows_are_refused_where_they_do_not_fit(make_model):
+    for model, window, message in (
+        (hugging_face("llama"), 13, "13 tokens, but the model has positions for 12"),
+        (hugging_face("llama"), 1, "at least 2"),
+        (make_model(), 12, "windows are for other models"),
+    ):
+        with pytest.raises(TitansError, match=message):
+            perplexity(model, BYTES, as_documents(TEXTS), window=window)
+    with pytest.raises(TitansError, match="this is a llama model"):
+        perplexity(hugging_face("llama"), BYTES, as_documents(TEXTS), policy=WritePolicy("never"))

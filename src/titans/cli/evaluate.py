@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._arguments import make_folder
-from titans.cli._loading import Write, load_for_inference, shares
+from titans.cli._loading import Write, shares, silence_loading
 from titans.cli._progress import progress_counter
 from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
@@ -29,10 +29,20 @@ def evaluate() -> None:
 
 @app.command()
 def perplexity(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or hub id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder or hub id: Titans or any Hugging Face causal model.")
+    ],
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, folders, globs or hub ids.")],
     text_field: Annotated[str, typer.Option(help="The jsonl key or column with the text.")] = "text",
     piece_length: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 2048,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Tokens that a model other than Titans reads at a time; windows overlap by half.",
+            show_default="all it has positions for",
+        ),
+    ] = None,
     write: Write = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write perplexity.json and a plot by position here.")
@@ -41,7 +51,8 @@ def perplexity(
     """Perplexity and bits per byte, and the loss by position in the document.
 
     Each document is streamed with the memory carried from its start: where the loss goes on falling beyond the
-    attention window, the memory is being used.
+    attention window, the memory is being used. Other models than Titans read longer documents than they have positions
+    for in windows, each from its start.
 
     [bold]Example:[/] titans evaluate perplexity runs/tiny-cpu "books/**/*.txt" --out report
     """
@@ -50,12 +61,11 @@ def perplexity(
     make_folder(out)
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
-    from titans.training.pretrained import load_write_policy
-
-    policy = load_write_policy(model, write)
     from titans.evaluation import perplexity as measure
+    from titans.evaluation.reading import load_any_model
 
-    language_model, tokenizer = load_for_inference(model)
+    silence_loading()
+    language_model, tokenizer, policy = load_any_model(model, write=write)
     with progress_counter("tokens") as progress:
         task = progress.add_task("tokens", total=None)
         result = measure(
@@ -63,6 +73,7 @@ def perplexity(
             tokenizer,
             documents(data, text_field=text_field),
             piece_length=piece_length,
+            window=window,
             policy=policy,
             progress=lambda count: progress.update(task, advance=count),
         )
@@ -89,6 +100,7 @@ def _print(result: PerplexityResult) -> None:
     typer.echo(f"bits per byte  {result.bits_per_byte:.4f}")
     if result.writing is not None and result.writing.layers:
         typer.echo(f"memory         {shares(result.writing)}")
+    typer.echo(result.protocol)
 
 
 app.command()(forecasting)

@@ -129,17 +129,19 @@ def encode_pieces(
         overlap: how many of its last ids the next piece starts with. Default 0.
 
     Yields:
-        The pieces; none holds overlap alone.
+        The pieces; none holds overlap alone, and where pieces overlap none is a single id.
     """
     pending = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    known = min(overlap, 1)  # what is left has nothing new to say
     for ids in encode(tokenizer, blocks):
         pending += ids
         start = 0
         while len(pending) - start >= length:
             yield pending[start : start + length]
             start += length - overlap
+            known = overlap
         del pending[:start]
-    if len(pending) > overlap:
+    if len(pending) > known:
         yield pending
 
 

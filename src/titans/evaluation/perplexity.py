@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from titans import disk
 from titans.data.corpora import Document
 from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode, encode_pieces
@@ -50,6 +50,7 @@ class PerplexityResult:
         bits_per_byte: total loss in bits over `bytes`; comparable between tokenizers.
         positions: the loss by the position in the document.
         writing: what the memories took in under a policy; None without one.
+        protocol: what the model read before each token, in one line.
     """
 
     documents: int
@@ -60,6 +61,7 @@ class PerplexityResult:
     bits_per_byte: float
     positions: tuple[PositionBucket, ...]
     writing: WriteCounts | None = None
+    protocol: str = ""
 
     def save(self, folder: Path) -> None:
         """Write `perplexity.json` and the plot `perplexity.png`.
@@ -68,7 +70,7 @@ class PerplexityResult:
             folder: made if it does not exist.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "perplexity.json").write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        disk.replace_json(folder / "perplexity.json", dataclasses.asdict(self))
         _plot(self, folder / "perplexity.png")
 
 
@@ -78,6 +80,7 @@ def perplexity(
     documents: Iterable[Document],
     *,
     piece_length: int = 2048,
+    window: int | None = None,
     policy: WritePolicy | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> PerplexityResult:
@@ -85,29 +88,37 @@ def perplexity(
 
     A document may be longer than any memory: it is read, tokenized and predicted in pieces. The first token
     is predicted from the bos token where the tokenizer has one, and is left out otherwise; eos is not
-    predicted.
+    predicted. Models of Hugging Face read in windows, see `Windows`.
 
     Args:
-        model: a causal language model of this package, on any device; used in evaluation mode.
+        model: a causal language model of this package or of Hugging Face, on any device; used in evaluation mode.
         tokenizer: its tokenizer.
         documents: what to predict.
         piece_length: tokens of one forward pass; changes speed and memory, not the result. Default 2048.
-        policy: which tokens the memories write. Default: all, uncounted.
+        window: tokens that a model of Hugging Face reads at a time, at least 2. Default: all it has positions for.
+        policy: which tokens the memories of a Titans model write. Default: all, uncounted.
         progress: called with the number of tokens predicted since the last call. Default: nothing.
 
     Returns:
         Loss, perplexity, bits per byte and the loss by position.
 
     Raises:
-        TitansError: nothing to predict, the tokenizer is larger than the model's vocabulary, the policy is for
-            another model, or the model fails, as with weights that hold NaN.
+        TitansError: nothing to predict, the tokenizer is larger than the model's vocabulary, the policy or the window
+            is for another model or longer than its positions, or the model fails, as with weights that hold NaN.
     """
-    check_vocabulary(tokenizer, model.config.vocab_size)
-    text = _Text(tokenizer, documents, piece_length)
+    from titans.models.configuration import TitansConfig
+
+    check_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
     was_training = model.training
     model.eval()
     try:
-        losses = predict(model, text.pieces(), policy, progress)
+        if isinstance(model.config, TitansConfig):
+            if window is not None:
+                raise TitansError("a Titans model reads each document from its start: windows are for other models")
+            text, how = _Text(tokenizer, documents, piece_length + 1, 1), "each document read from its start"
+            losses = predict(model, text.pieces(), policy, progress)
+        else:
+            losses, text, how = _in_windows(model, tokenizer, documents, (piece_length, window), policy, progress)
     finally:
         model.train(was_training)
     return PerplexityResult(
@@ -119,7 +130,38 @@ def perplexity(
         bits_per_byte=losses.total / math.log(2) / text.bytes,
         positions=losses.positions(),
         writing=losses.writing,
+        protocol=f"protocol: {how}, {_start(tokenizer)}",
     )
+
+
+def _in_windows(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Iterable[Document],
+    sizes: tuple[int, int | None],
+    policy: WritePolicy | None,
+    progress: Callable[[int], None] | None,
+) -> tuple[Losses, _Text, str]:
+    """Predict documents with a model of Hugging Face: the losses, what was read, and how."""
+    from titans.evaluation.windows import Windows
+
+    if policy is not None and policy.write != "always":
+        raise TitansError(f"write policies are for Titans models, and this is a {model.config.model_type} model")
+    windows, losses = Windows(model, *sizes), Losses()
+    text = _Text(tokenizer, documents, windows.length, windows.overlap)
+    for document in text.pieces():
+        for first, found in windows.losses(document):
+            losses.add(first, found)
+            if progress is not None:
+                progress(len(found))
+    losses.check()
+    return losses, text, windows.protocol
+
+
+def _start(tokenizer: PreTrainedTokenizerBase) -> str:
+    if tokenizer.bos_token_id is None:
+        return "its first token left out, as the tokenizer has no bos token to predict it from"
+    return f"its first token predicted from {tokenizer.bos_token}"
 
 
 def predict(
@@ -171,8 +213,8 @@ def predict(
 class _Text:
     """Documents as token ids, counted as they are read."""
 
-    def __init__(self, tokenizer: Any, documents: Iterable[Document], piece_length: int) -> None:
-        self.tokenizer, self.piece_length = tokenizer, piece_length
+    def __init__(self, tokenizer: Any, documents: Iterable[Document], length: int, overlap: int) -> None:
+        self.tokenizer, self.length, self.overlap = tokenizer, length, overlap
         self.source, self.documents, self.bytes = documents, 0, 0
 
     def pieces(self) -> Iterator[Iterator[list[int]]]:
@@ -180,7 +222,7 @@ class _Text:
         for document in self.source:
             self.documents += 1
             self.bytes -= _unpredicted_bytes(self.tokenizer, document)
-            yield encode_pieces(self.tokenizer, self._counted(document), self.piece_length + 1, overlap=1)
+            yield encode_pieces(self.tokenizer, self._counted(document), self.length, self.overlap)
 
     def _counted(self, document: Document) -> Iterator[str]:
         for block in document.blocks():

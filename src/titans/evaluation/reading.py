@@ -200,6 +200,30 @@ def load_reader(name: str, device: str | None = None, write: str | None = None) 
     Raises:
         TitansError: something cannot be loaded or does not fit, or there is no such device.
     """
+    model, tokenizer, policy = load_any_model(name, device, write)
+    if policy is not None and policy.write == "always":
+        policy = None  # every token is written without one, too, and faster
+    reader = Reader(model, tokenizer, policy=policy)
+    reader.name = name
+    return reader
+
+
+def load_any_model(
+    name: str, device: str | None = None, write: str | None = None
+) -> tuple[Any, Any, WritePolicy | None]:
+    """Load a model, its tokenizer and the policy of its memories.
+
+    Args:
+        name: the folder or hub id of a Titans model or of any causal language model of Hugging Face, in safetensors.
+        device: as "cpu" or "cuda:1". Default: the accelerator of this machine, or its CPU.
+        write: what the memories of a Titans model take in, see `load_reader`.
+
+    Returns:
+        The three; no policy for a model that is not ours.
+
+    Raises:
+        TitansError: something cannot be loaded, or there is no such device.
+    """
     from titans.models.configuration import TitansConfig
     from titans.training.pretrained import (
         find_device,
@@ -212,8 +236,6 @@ def load_reader(name: str, device: str | None = None, write: str | None = None) 
     where = find_device(device)
     ours = isinstance(load_any_config(name), TitansConfig)
     policy = load_write_policy(name, write) if ours else None
-    if policy is not None and policy.write == "always":
-        policy = None  # every token is written without one, too, and faster
     if not ours and write not in (None, "always"):
         raise TitansError(f'"{name}" is no Titans model and has no memory that could write "{write}"')
     model: Any = load_model(name) if ours else load_causal_model(name)
@@ -222,6 +244,4 @@ def load_reader(name: str, device: str | None = None, write: str | None = None) 
         model = model.to(where)
     except (RuntimeError, AssertionError) as error:
         raise TitansError(f'the model cannot be put on the device "{where}": {error}') from error
-    reader = Reader(model, tokenizer, policy=policy)
-    reader.name = name
-    return reader
+    return model, tokenizer, policy
