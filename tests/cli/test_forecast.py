@@ -142,3 +142,52 @@ def test_handled_and_said(titans, file, tmp_path, lines, header, encoding, note)
         assert any(note in said for said in notes)
         page = out.read_text(encoding="utf-8")
         assert all(json.dumps(said, ensure_ascii=False)[1:-1] in page for said in notes if '"' not in said)
+
+
+def _lines(form, more=lambda i: i % 7 * 10, **times):
+    """Lines of a file: the time, in a form, and what comes after it."""
+    stamps = pd.date_range(**{"start": "2023-01-01", "periods": 60, **times})
+    return [stamp.strftime(form).format(q=stamp.quarter, i=i) + str(more(i)) for i, stamp in enumerate(stamps)]
+
+
+_MONTHS = pd.date_range("2023-01-01", periods=60, freq="MS", tz="Europe/Berlin")
+_DAYS = _lines("%Y-%m-%d,")
+_NEXT_DAYS = ("2023-03-02", "2023-03-09")
+MESSY = {  # header, lines, and the first and the last time of the forecast
+    "quarters": ("Quarter,Sales", _lines("%Y Q{q},", freq="QS"), ("2038-01-01", "2039-10-01")),
+    "weeks": ("Week;Units", _lines("%G-W%V;", start="2023-01-02", freq="W-MON"), ("2024-02-26", "2024-04-15")),
+    "year and month": ("Year,Month,Sales", _lines("%Y,%b,", freq="MS"), ("2028-01-01", "2028-08-01")),
+    "two columns": (
+        "Datum;Uhrzeit;Last", _lines("%d.%m.%Y;%H:%M;", freq="15min"), ("2023-01-01 15:00", "2023-01-01 16:45")
+    ),
+    "midnights": ("t,v", [f"{t.isoformat()},{t.month}" for t in _MONTHS], ("2028-01-01", "2028-08-01")),
+    "delays": (
+        "t,v", _lines("%Y-%m-%d 19:00:", lambda i: f"{i * 7 % 50:02},{i % 7}"), ("2023-03-02 19:00", "2023-03-09 19:00")
+    ),
+    "thousands": ("date;v", _lines("%d.%m.%Y;", lambda i: "950" if i % 2 else "1.050"), _NEXT_DAYS),
+    "comment and row number": ("# by hand\n\nid,when,v", _lines("{i},%d/%m/%Y,"), _NEXT_DAYS),
+    "two stores": ("store,date,sales", [f"{name},{line}" for name in "ns" for line in _DAYS], _NEXT_DAYS),
+    "since 1970": (
+        "t,v", [f"{1672531200 + 3600 * i},{i % 7}" for i in range(60)], ("2023-01-03 12:00", "2023-01-03 19:00")
+    ),
+    "a new series": (
+        "unique_id,ds,y", [f"a,{line}" for line in _DAYS] + [f"b,{line}" for line in _DAYS[-3:]], _NEXT_DAYS
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MESSY)
+def test_messy_files_go_the_whole_way(titans, file, tmp_path, kind):
+    header, lines, (first, last) = MESSY[kind]
+    csv = tmp_path / "next.csv"
+    printed = titans("forecast", file(lines, header), "--horizon", 8, "--out", tmp_path / "a.html", "--csv", csv).stdout
+    frame = pd.read_csv(csv, parse_dates=["ds"])
+    for _, series in frame.groupby("unique_id"):
+        assert [series.ds.iloc[0], series.ds.iloc[-1]] == [pd.Timestamp(first), pd.Timestamp(last)]
+        assert len(series) == 8
+    values = frame["TitansForecaster"]
+    assert values.notna().all()
+    assert frame.unique_id.nunique() == (2 if kind == "two stores" else 1)
+    assert values.between(800, 1200).all() or kind != "thousands"
+    assert "written: " in printed
+    assert ("1 column with too few values left out: b" in printed) == (kind == "a new series")

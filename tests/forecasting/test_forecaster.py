@@ -199,8 +199,8 @@ def test_a_backtest_with_steps_shorter_than_the_horizon_reads_all():
     assert len(result.forecasts) == 2 * 2 * 4
     assert list(model.cutoffs) == [TIMES[69], TIMES[64]]
     assert set(result.by_series["model"]) == {NAME, "SeasonalNaive"}
-    with pytest.raises(TitansError, match=r"forecast from 15 origins \(b: 45 steps\): expected at least 64"):
-        model.backtest(two(), windows=15)
+    with pytest.raises(TitansError, match=r"forecast from 17 origins \(a: 70, b: 45 steps\): expected at least 72"):
+        model.backtest(two(), windows=17)
     with pytest.raises(TitansError, match="step is 0"):
         model.backtest(two(), step=0)
 
@@ -269,7 +269,13 @@ def test_short_series():
     assert alone.model.config.context_length == 4
     assert alone.predict()[COLUMNS].notna().all(axis=None)
     with pytest.raises(TitansError, match="too few values in the series t: 3: expected at least 4"):
-        TitansForecaster(4, **QUICK).fit(pd.concat([frame(), frame("t", 3)]))
+        TitansForecaster(4, **QUICK).fit(frame("t", 3))
+    near(model.fit(pd.concat([frame(), frame("t", 3)])).predict(), TitansForecaster(4, **QUICK).fit(frame()).predict())
+    assert model.notes == ["1 series with fewer than 4 values left out: t"]
+    twin = TitansForecaster(4, **QUICK)
+    scores = twin.backtest(pd.concat([frame(), frame("t", 14, times=TIMES[50:])])).by_series
+    pd.testing.assert_frame_equal(scores, TitansForecaster(4, **QUICK).backtest(frame()).by_series)
+    assert twin.notes == ["1 series with too few values for a back-test left out: t"]
     with pytest.raises(TitansError, match=r'"a" has 7 steps, expected at least 8'):
         TitansForecaster(4, **QUICK).fit(frame(steps=7))
 

@@ -127,6 +127,113 @@ def test_points_and_commas_between_semicolons(read, cells):
     assert table.frame["v"].tolist() == [1034.5, 12.5, 7]
 
 
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([950, "1.000", "1.025", 870], [950, 1000, 1025, 870]),
+        (["1.200.000", "999", "12.500", "-3.750"], [1200000, 999, 12500, -3750]),
+        (["1.000", "1.025", "0.950"], [1, 1.025, 0.95]),  # decimals, all of three digits
+        (["1.125", "1.5", "2"], [1.125, 1.5, 2]),
+        ([950, "1.025", "1.0"], [950, 1.025, 1]),
+        ([950, "", "1.000", "NA"], [950, 975, 1000, 1000]),
+    ],
+)
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_points_between_thousands(read, cells, expected, separator):
+    table = read(days(cells).replace(",", separator))
+    assert table.frame["v"].tolist() == expected
+    grouped = 1000 in expected or 999 in expected
+    assert any(note == 'points in "v" were read as separators of thousands' for note in table.notes) == grouped
+
+
+def test_points_between_thousands_where_commas_are_decimal(read):
+    text = "date;v;w\n" + "".join(f"0{day}.07.2016;{day}.125;0,{day}\n" for day in range(1, 8))
+    table = read(text)
+    assert table.frame["v"].tolist() == [1000 * day + 125 for day in range(1, 8)]
+    assert table.frame["w"].tolist() == pytest.approx([day / 10 for day in range(1, 8)])
+
+
+@pytest.mark.parametrize(
+    ("above", "header", "notes"),
+    [
+        ("# made by hand, 2024\n#\n", "date,a,b", ["2 lines above the header that begin with # left out"]),
+        ("\r\n  # one\r\n\r\n", "date,a,b", ["1 line above the header that begins with # left out"]),
+        ("# Export\n", "#date,a,b", ["1 line above the header that begins with # left out"]),
+        ("", "# date,a,b", []),
+    ],
+)
+def test_comments_above_the_header(read, above, header, notes):
+    table = read(above + "\n".join([header, *LINES[1:]]))
+    assert table.frame.index.equals(HOURS)
+    assert table.frame.columns.tolist() == ["a", "b"]
+    assert (table.frame.to_numpy() == NUMBERS).all()
+    assert table.notes == notes
+    with pytest.raises(TitansError, match=f"line {26 + above.count(chr(10))} has 4 cells"):
+        read(above + "\n".join([header, *LINES[1:], "2016-07-02,1,2,3"]))
+
+
+@pytest.mark.parametrize("name", ["id", "Index", "row", "Unnamed: 0", "nr"])
+@pytest.mark.parametrize("start", [0, 1])
+def test_row_numbers_are_no_channel(read, name, start):
+    table = read("\n".join([f"{name},{LINES[0]}", *(f"{i},{line}" for i, line in enumerate(LINES[1:], start))]))
+    assert table.frame.columns.tolist() == ["a", "b"]
+    assert table.notes == [f'the column "{name}" numbers the rows and was left out']
+
+
+@pytest.mark.parametrize(
+    "header", ["store,date,sales", "unique_id,timestamp,value", "shop_id,ds,y", "sales,date,store", "id,week,units"]
+)
+@pytest.mark.parametrize("names", [("north", "south"), (7, 12)])
+def test_series_below_each_other(read, header, names):
+    """Rows of one time are never averaged where a column tells them apart."""
+    rows = [
+        (day, name, level + i) for name, level in zip(names, (100, 500), strict=True) for i, day in enumerate(HOURS)
+    ]
+    name_first, columns = not header.startswith("sales"), header.split(",")
+    cells = [f"{name},{day},{value}" if name_first else f"{value},{day},{name}" for day, name, value in rows]
+    table = read("\n".join([header, *cells]))
+    assert table.frame.columns.tolist() == [str(name) for name in names]
+    assert table.frame.to_numpy().T.tolist() == [[level + i for i in range(24)] for level in (100, 500)]
+    key = columns[0 if name_first else 2]
+    assert table.notes[-1] == f'most times have several rows, one for each value of "{key}": each is a series'
+    assert len(table.notes) == (2 if "week" in header else 1)  # no usual name of a time
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "reason"),
+    [
+        (
+            "date,store,sales,price",
+            "{day},{name},{i},{i}.5",
+            'the column "store" tells apart: .*there are sales, price',
+        ),
+        ("date,a", "{day},{i}", "no column tells these apart: name the series of each row in a column unique_id"),
+        ("date,kind,a", "{day},same,{i}", "no column tells these apart"),
+        ("date,store", "{day},{name}", "there is no other column of numbers"),
+    ],
+)
+def test_series_that_cannot_be_told_apart_are_refused(read, header, row, reason):
+    rows = [
+        row.format(day=day, name=name, i=i % 5 + 9 * (name == "north"))
+        for name in ("north", "south")
+        for i, day in enumerate(HOURS)
+    ]
+    with pytest.raises(TitansError, match=reason) as refused:
+        read("\n".join([header, *rows]))
+    assert "most times have several rows (first 2016-07-01 00:00:00)" in str(refused.value)
+
+
+def test_a_file_that_holds_its_rows_twice(read):
+    table = read(TEXT + "\n".join(LINES[1:]) + "\n")
+    assert (table.frame.to_numpy() == NUMBERS).all()
+
+
+def test_series_that_do_not_overlap_are_refused(read):
+    rows = [f"{name},{year}-07-{day:02},{day}" for name, year in (("old", 2016), ("new", 2020)) for day in range(1, 20)]
+    with pytest.raises(TitansError, match=r'do not overlap in time \("new" begins at 2020-07-01 00:00:00, all before'):
+        read("\n".join(["unique_id,ds,y", *rows]))
+
+
 FORMS = ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y %H:%M", "%Y/%m/%d %H:%M", "%d-%b-%Y", "%b %d %Y", "%d %B %Y", "%d/%m/%y"]
 FORMS += ["%m/%d/%Y %I:%M %p", "%Y-%m-%dT%H:%M:%S.%f", "%Y%m%d"]
 

@@ -167,6 +167,19 @@ def test_series_of_any_length_share_a_frequency():
     assert len(frames.regular(frame(), minimum=10).series) == 2
 
 
+@pytest.mark.parametrize(
+    "times", [["2016-01-01", "2016-01-09", "2016-02-20"], ["2016-01-01 00:20", "2016-01-01 00:35"]]
+)
+@pytest.mark.parametrize("frequency", [None, "h"])
+def test_a_few_rows_do_not_block_the_others(times, frequency):
+    panel = frames.regular(
+        pd.concat([frame(), frame(len(times), names="c").assign(ds=pd.to_datetime(times))]), frequency
+    )
+    assert panel.frequency == "h"
+    assert [one.unique_id for one in panel.series] == ["a", "b"]
+    assert panel.notes == ["1 series of a few rows, off the others' steps, left out: c"]
+
+
 def test_series_without_numbers_are_left_out():
     given = frame()
     panel = frames.regular(given.assign(y=given.y.where(given.unique_id == "b")))
@@ -200,7 +213,8 @@ def test_series_without_numbers_are_left_out():
         (frame(), {"frequency": "zz"}, "not a frequency"),
         (frame(), {"frequency": "D"}, 'series "a": the time stamps'),
         (pd.concat([frame(100, "h", "a"), frame(50, "45min", "b")]), {}, 'series "b": the time stamps do not lie near'),
-        (pd.concat([frame(100, "h", "a"), frame(3, "9h", "b")]), {}, 'series "b": .* only 3 of the 19 steps'),
+        (pd.concat([frame(100, "h", "a"), frame(4, "9h", "b")]), {}, 'series "b": .* only 4 of the 28 steps'),
+        (pd.concat([frame(3, "h", "a"), frame(3, "9h", "b")]), {}, 'series "b": .* only 3 of the 19 steps'),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(given, options, reason):

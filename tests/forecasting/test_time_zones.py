@@ -122,6 +122,15 @@ def test_delays_and_jitter_keep_step_and_day(clock, alias, seconds, found, zone,
         assert more.equals(whole[periods:])
 
 
+@pytest.mark.parametrize(("alias", "found"), [("D", "D"), ("h", "h"), ("15min", "15min")])
+def test_delays_that_grow_and_start_anew_are_no_step(alias, found):
+    exact = pd.date_range("2024-01-01 06:00", periods=200, freq=alias)
+    frequency, laid, more = continued(exact + pd.to_timedelta(np.arange(200) * 7 % 50, unit="s"), 1)
+    assert frequency == found
+    assert laid.times.equals(pd.DatetimeIndex(exact, freq=None))
+    assert list(more) == [exact[-1] + exact.freq]
+
+
 def test_days_of_24_hours_stay_such():
     whole = pd.date_range("2024-01-01", periods=200, freq="D", tz="UTC").tz_convert("Europe/Berlin")
     frequency, _, _ = continued(whole[:60], 100)

@@ -67,6 +67,8 @@ def forecast(
         write(out, outcome, table.name)
     if csv is not None:
         write_csv(csv, outcome)
+    for note in outcome.table.notes[len(read.notes) :]:
+        typer.echo(f"note: {note}")
     for sentence in outcome.verdict():
         typer.echo(sentence)
     typer.echo(f"written: {', '.join(str(path) for path in (out, csv) if path is not None)}")

@@ -14,7 +14,7 @@ from titans.forecasting._pandas import pd
 from titans.forecasting.arguments import check_whole
 from titans.forecasting.baselines import SeasonalNaive
 from titans.forecasting.cleaning import Floats, fill, listed
-from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, Series, regular
+from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, Series, regular, without_short
 from titans.forecasting.seasons import season
 from titans.forecasting.windows import MINIMUM_POINTS
 
@@ -70,6 +70,8 @@ def backtest(
         check_whole(name, value)
     panel = regular(df, forecaster.frequency)
     horizon, held_out = forecaster.horizon, (windows - 1) * step + forecaster.horizon
+    seen = [int(np.isfinite(one.y[: max(len(one.y) - held_out, 0)]).sum()) for one in panel.series]
+    panel = without_short(panel, [count >= MINIMUM_POINTS for count in seen], "with too few values for a back-test")
     _check_lengths(panel, held_out, horizon, windows)
     ends = [len(one.y) - held_out for one in panel.series]
     forecaster.fit(_rows(panel, [slice(end) for end in ends]), static_df, progress)
@@ -89,6 +91,7 @@ def backtest(
     if step < horizon:
         forecaster.update(_rows(panel, [slice(end, None) for end in ends]))
     forecasts = pd.concat(parts, ignore_index=True)
+    forecaster.notes = panel.notes
     scales = {one.unique_id: _scale(one.y[: len(one.y) - held_out], season_) for one in panel.series}
     return Backtest(forecasts, _by_series(forecasts, scales, list(parts[0].columns)), season_)
 

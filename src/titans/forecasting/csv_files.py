@@ -22,6 +22,8 @@ _MISSING = (
 )
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 100, 1 << 20
+_GROUPED = r"[+-]?(?:\d{1,3}|[1-9]\d{0,2}(?:\.\d{3})+)"
+_ENDS_IN_0 = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:\.\d{3})*\.\d\d0(?![\w.])")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
@@ -41,7 +43,7 @@ def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
             in length.
     """
     with open_bytes(path, "the file") as file:
-        text = _decode(file.read(), notes)
+        text = _without_comments(_decode(file.read(), notes), notes)
     separator, header = _layout(text)
     source = io.StringIO(text, newline=None)
     reader = csv.reader(source, delimiter=separator)
@@ -54,9 +56,13 @@ def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
         notes.append(
             f"commas within numbers were read as decimal points ({_SEPARATORS[separator]} separate the columns)"
         )
+    start = source.tell()
     frame = _parse(source, names, separator, decimal, reader.line_num)
     if frame.empty:
         raise TitansError("there is a header line but no row of data: expected one row for each time stamp")
+    if decimal == "," or _ENDS_IN_0.search(text):
+        source.seek(start)
+        _join_thousands(frame, _parse(source, names, separator, decimal, reader.line_num, str), decimal, notes)
     return frame, decimal
 
 
@@ -75,6 +81,45 @@ def _decode(data: bytes, notes: list[str]) -> str:
     if not text.strip():
         raise TitansError("the file is empty: expected a header line and one row for each time stamp")
     return text
+
+
+def _without_comments(text: str, notes: list[str]) -> str:
+    """Blank the lines above the header that begin with #; a header that does so loses it."""
+    above = re.match(r"(?:[ \t]*(?:#[^\r\n]*)?(?:\r\n?|\n))+", text)
+    if above is None or "#" not in above[0]:
+        return text
+    lines, rest = above[0].splitlines(keepends=True), text[above.end() :]
+    last = max(number for number, line in enumerate(lines) if line.strip())
+    following = rest.splitlines()[0] if rest.strip() else ""
+    header = ""
+    for separator in _SEPARATORS:
+        cells, names = following.split(separator), lines[last].split(separator)
+        if len(cells) == len(names) > 1 and any(_is_number(cell) or _is_date(cell) for cell in map(str.strip, cells)):
+            header = lines[last].lstrip(" \t#")
+    comments = sum(bool(line.strip()) for line in lines) - bool(header)
+    if comments:
+        notes.append(
+            f"{comments} line{'s' * (comments > 1)} above the header that begin{'s' * (comments == 1)} with # left out"
+        )
+    blank = ["\n" for _ in lines]  # so that line numbers stay
+    if header:
+        blank[last] = header
+    return "".join(blank) + rest
+
+
+def _join_thousands(frame: pd.DataFrame, texts: pd.DataFrame, decimal: str, notes: list[str]) -> None:
+    """Read points as separators of thousands where they cannot be decimal ones.
+
+    That is where three digits follow each of them, and commas are decimal points, or numbers without a point stand
+    beside some that end in 0 (950; 1.000): who writes decimals as 1.000 writes 950.000, too.
+    """
+    for name in texts:
+        cells = texts[name].dropna().str.strip()
+        pointed = cells[cells.str.contains(".", regex=False)]
+        certain = decimal == "," or (len(pointed) < len(cells) and pointed.str.endswith("0").any())
+        if len(pointed) and certain and cells.str.fullmatch(_GROUPED).all():
+            frame[name] = pd.to_numeric(texts[name].str.strip().str.replace(".", "", regex=False))
+            notes.append(f'points in "{name}" were read as separators of thousands')
 
 
 def _binary(data: bytes) -> TitansError:
@@ -138,7 +183,10 @@ def _names(header: list[str], notes: list[str]) -> list[str]:
     return names
 
 
-def _parse(source: io.StringIO, names: list[str], separator: str, decimal: str, header_lines: int) -> pd.DataFrame:
+def _parse(
+    source: io.StringIO, names: list[str], separator: str, decimal: str, header_lines: int, kind: type | None = None
+) -> pd.DataFrame:
+    """Parse what follows the header; with a kind, all cells are of it."""
     texts = [name for name in names if name.lower() == "unique_id"]  # "NA" may be a name, and "007" is no number
     try:
         with warnings.catch_warnings():
@@ -154,7 +202,7 @@ def _parse(source: io.StringIO, names: list[str], separator: str, decimal: str, 
                 low_memory=False,
                 keep_default_na=False,
                 na_values={name: list(_MISSING) for name in names if name not in texts},
-                dtype=dict.fromkeys(texts, str),
+                dtype=kind or dict.fromkeys(texts, str),
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise TitansError(

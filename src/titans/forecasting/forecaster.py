@@ -19,7 +19,7 @@ from titans.forecasting.cleaning import listed
 from titans.forecasting.grid import check_frequency
 from titans.forecasting.ledger import Ledger, Points, static_numbers
 from titans.forecasting.linear import start_linear
-from titans.forecasting.long_frames import ID, TIME, regular
+from titans.forecasting.long_frames import ID, TIME, regular, without_short
 from titans.forecasting.seasons import season
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import History, fit
@@ -101,7 +101,7 @@ class TitansForecaster:
         self.model: TitansForForecasting | None = None
         self.history: History | None = None
         self.notes: list[str] = []
-        """What the last call of `fit` or `update` did to the data, one sentence each."""
+        """What the last call of `fit`, `update` or `backtest` did to the data, one sentence each."""
         self.ledger: Ledger | None = None
         self.stream: ForecastStream | None = None
         self._check()
@@ -129,9 +129,9 @@ class TitansForecaster:
         """Train on the series of a frame, and read them.
 
         Args:
-            df: the columns unique_id, ds, y and the future covariates, cleaned as `frames.regular` does. Each series
-                needs 4 values or more, and the longest H + 4 steps. A covariate that is missing in a row counts as its
-                mean.
+            df: the columns unique_id, ds, y and the future covariates, cleaned as `frames.regular` does. Series of
+                fewer than 4 values are left out; the longest needs H + 4 steps. A covariate that is missing in a row
+                counts as its mean.
             static_df: unique_id and columns of numbers known of each series; columns of anything else are ignored.
             progress: called after each step of training with the share done, 0 to 1, and a line.
 
@@ -139,9 +139,11 @@ class TitansForecaster:
             This forecaster.
 
         Raises:
-            TitansError: the frame cannot be used, a series is too short, or training diverges.
+            TitansError: the frame cannot be used, all series are too short, or training diverges.
         """
         panel = regular(df, self.frequency)
+        enough = [np.isfinite(one.y).sum() >= MINIMUM_POINTS for one in panel.series]
+        panel = without_short(panel, enough, f"with fewer than {MINIMUM_POINTS} values")
         lengths = [len(one.y) for one in panel.series]
         self._check_lengths({one.unique_id: int(np.isfinite(one.y).sum()) for one in panel.series}, max(lengths))
         until = [self._learned(length) for length in lengths]
@@ -237,7 +239,8 @@ class TitansForecaster:
             The forecasts and their errors, beside those of seasonal-naive forecasts.
 
         Raises:
-            TitansError: as `fit`, or a series is too short for so many origins.
+            TitansError: as `fit`, or all series are too short for so many origins; if only some are, they are left
+                out.
         """
         return backtest(self, df, windows, self.horizon if step is None else step, static_df, progress)
 

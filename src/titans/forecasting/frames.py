@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from titans.forecasting.cleaning import (
     to_numbers,
     without_infinite,
 )
+from titans.forecasting.clock import Integers
 from titans.forecasting.csv_files import read_cells
 from titans.forecasting.grid import find_frequency, lay
 from titans.forecasting.long_frames import (
@@ -39,12 +40,27 @@ from titans.forecasting.long_frames import (
     sort_rows,
     time_notes,
 )
+from titans.forecasting.shared_times import split_series
 from titans.forecasting.time_columns import find_time_columns
 
 __all__ = ["MINIMUM_STEPS", "Panel", "Series", "Table", "from_long", "read_csv", "regular", "to_long"]
 
 MINIMUM_STEPS = 3
 """Steps of time that a table has at least; a model needs many more."""
+_ROW_NUMBERS = (
+    "column 1",
+    "unnamed: 0",
+    "index",
+    "row",
+    "rownum",
+    "row_number",
+    "rownames",
+    "nr",
+    "no",
+    "#",
+    "id",
+    "obs",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +84,8 @@ class Table:
 def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Table:
     """Read a CSV file, compressed or not, whose rows are times and whose columns are series.
 
-    A file with the columns unique_id, ds and y is read as a long frame. What is cleaned is said in the table's notes:
+    A file with the columns unique_id, ds and y is read as a long frame, and so is one whose times have several rows
+    that one column tells apart. What is cleaned is said in the table's notes:
     rows out of order or without a time, repeated times (averaged), times near a regular grid (moved to it), missing
     rows and values (filled on a line between their neighbours, at the ends with the nearest value), infinite values
     (treated as missing), columns without numbers (left out), constant columns (kept), commas within numbers, and
@@ -76,8 +93,7 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
 
     Args:
         path: the file.
-        time_column: its column of time. Default: one called date, time, timestamp, ds or datetime, or else the first
-            that holds dates, or else the first column where it holds ascending whole numbers.
+        time_column: its column of time. Default: found; see `find_time_columns`.
 
     Returns:
         The table.
@@ -91,13 +107,16 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
         if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
             return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
         time_names, times = find_time_columns(cells, time_column, notes)
+        if (long := split_series(cells, time_names, times, decimal, notes)) is not None:
+            notes += time_notes(times)
+            return _from_rows(read_rows(long, notes), notes)
         columns, left_out = {}, []
         for name in cells.columns.drop(time_names):
             if (numbers := to_numbers(cells[name], decimal)) is None:
                 left_out.append(f'{name} ("{cells[name].dropna().iloc[0]}")')
                 continue
-            if name == "column 1" and np.array_equal(numbers[0], np.arange(len(cells))):
-                notes.append("the first column, without a name, numbers the rows and was left out")
+            if name.lower() in _ROW_NUMBERS and _numbers_rows(numbers[0]):
+                notes.append(f'the column "{name}" numbers the rows and was left out')
                 continue
             columns[name], remarks = numbers
             notes += remarks
@@ -161,10 +180,29 @@ def _from_rows(rows: Rows, notes: list[str]) -> Table:
         notes.append(f"{counted(len(rows.covariates), 'column')} beside y left out: {listed(rows.covariates)}")
     codes, names = pd.factorize(np.array([str(name) for name in rows.ids], dtype=object)[rows.codes])
     sort_rows(rows.times, codes, notes)
+    _check_overlap(rows.times, codes, names)
     times = rows.times.unique().sort_values()
     row = times.get_indexer(rows.times)
     values = spread(rows.values[:, :1], row * len(names) + codes, len(times) * len(names))
     return _table(times, values.reshape(len(times), len(names)), list(names), notes)
+
+
+def _check_overlap(times: pd.Index, codes: Integers, names: Sequence[str]) -> None:
+    """Refuse series with a gap of more than all their steps between one and the next: no table holds both."""
+    spans = pd.Series(times).groupby(codes).agg(["min", "max"]).sort_values("min")
+    ends = spans["max"].cummax().shift()
+    gap = (spans["min"] - ends).to_numpy()[1:] if len(spans) > 1 else []
+    covered = (spans["max"] - spans["min"]).sum()
+    if len(gap) and (gap > covered).any():
+        after = int((gap > covered).argmax()) + 1
+        raise TitansError(
+            f'the series do not overlap in time ("{names[spans.index[after]]}" begins at {spans["min"].iloc[after]}, '
+            f"all before it end by {ends.iloc[after]}): forecast them file by file, or with TitansForecaster"
+        )
+
+
+def _numbers_rows(values: Floats) -> bool:
+    return bool(values[0] in (0, 1) and (np.diff(values) == 1).all())
 
 
 def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) -> Table:

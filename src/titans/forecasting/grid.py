@@ -180,11 +180,11 @@ def _candidates(stamps: pd.Index) -> Iterator[str | int]:
         yield from _calendar_candidates(at_one_time(clock))
     distances = np.diff(clock.asi8)
     mode, refined = _mode(distances), _refined(distances)
-    exact = not (distances % mode).any()
-    if not exact:
+    if (distances % mode).any():
         yield from _report_months(clock)
     steps = [*_nice(refined, ticks("1s", stamps)), int(np.gcd.reduce(distances))]
-    usual = exact or 2 * (distances == mode).sum() > len(distances)
+    _, counts = np.unique(clock.asi8 % mode, return_counts=True)
+    usual = counts.max() >= MOSTLY * len(clock)  # or it may be what jitter made of a whole step
     for length in dict.fromkeys([mode, *steps] if usual else [*steps[:-1], mode, steps[-1]]):
         yield _alias(length, stamps.unit, days=days or stamps.tz is None)
 

@@ -24,6 +24,7 @@ from titans.forecasting.grid import Grid, check_frequency, find_frequency, lay
 from titans.forecasting.times import Times, parse_times
 
 ID, TIME, TARGET = "unique_id", "ds", "y"
+_FEW = 3  # rows that no step can be told from
 _VOTERS = 20  # of many series, the longest decide on the frequency
 
 
@@ -107,10 +108,17 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
     ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.ids)))
     members = np.split(order, ends[:-1])  # the rows of each series, in order of time
     times = [rows.times[member] for member in members]
-    frequency, grids = _lay_all(rows.ids, times, frequency)
-    note_grids(grids, frequency, notes)
+    frequency, laid = _lay_all(rows.ids, times, frequency)
+    if off := [name for name, grid in zip(rows.ids, laid, strict=True) if grid is None]:
+        notes.append(
+            f"{counted(len(off), 'series', 'series')} of a few rows, off the others' steps, left out: {listed(off)}"
+        )
+    kept = [
+        (name, member, grid) for name, member, grid in zip(rows.ids, members, laid, strict=True) if grid is not None
+    ]
+    note_grids([grid for _, _, grid in kept], frequency, notes)
     series, empty = [], []
-    for name, member, grid in zip(rows.ids, members, grids, strict=True):
+    for name, member, grid in kept:
         values = spread(rows.values[member], grid.place, len(grid.times))
         if np.isnan(values[:, 0]).all():
             empty.append(name)
@@ -123,6 +131,25 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
     _check_lengths(series, minimum)
     _note_values(series, notes)
     return Panel(series, frequency, rows.covariates, notes)
+
+
+def without_short(panel: Panel, enough: Sequence[bool], why: str) -> Panel:
+    """Leave out series that are too short, where others are not.
+
+    Args:
+        panel: the series.
+        enough: which are long enough; if none is, all are kept.
+        why: what is wrong with the others, such as "with fewer than 4 values".
+
+    Returns:
+        The panel, with a note of what was left out.
+    """
+    if all(enough) or not any(enough):
+        return panel
+    short = [one.unique_id for one, long in zip(panel.series, enough, strict=True) if not long]
+    note = f"{counted(len(short), 'series', 'series')} {why} left out: {listed(short)}"
+    series = [one for one, long in zip(panel.series, enough, strict=True) if long]
+    return dataclasses.replace(panel, series=series, notes=[*panel.notes, note])
 
 
 def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False, like: pd.Index | None = None) -> Rows:
@@ -245,11 +272,13 @@ def _check_lengths(series: list[Series], minimum: int) -> None:
 
 
 @contextlib.contextmanager
-def _about(name: object) -> Iterator[None]:
-    """Begin what is refused with the name of the series."""
+def _about(name: object, *, blocks: bool) -> Iterator[None]:
+    """Begin what is refused with the name of the series; pass over it where that blocks no others."""
     try:
         yield
     except TitansError as error:
+        if not blocks:
+            return
         raise TitansError(f'series "{name}": {error}') from error
 
 
@@ -282,28 +311,35 @@ def _refuse_text(column: pd.Series) -> TitansError:
     return TitansError(f'the column "y" holds {found}: expected numbers, and NaN where one is missing')
 
 
-def _lay_all(ids: list[object], times: list[pd.Index], frequency: str | int | None) -> tuple[str | int, list[Grid]]:
-    """Lay a grid for every series, all of one frequency: the first of those likely that fits them all."""
+def _lay_all(
+    ids: list[object], times: list[pd.Index], frequency: str | int | None
+) -> tuple[str | int, list[Grid | None]]:
+    """Lay a grid for every series, all of one frequency: the first of those likely that fits them all.
+
+    Beside longer ones, series of a few rows have no say: where they do not fit, they have no grid.
+    """
     refused: TitansError | None = None
-    for candidate in [frequency] if frequency is not None else _likely(ids, times):
+    few = _FEW if max(map(len, times)) > _FEW else 0
+    for candidate in [frequency] if frequency is not None else _likely(ids, times, few):
         try:
-            grids = []
+            grids: list[Grid | None] = []
             for name, stamps in zip(ids, times, strict=True):
-                with _about(name):
-                    grids.append(lay(stamps, candidate))
+                with _about(name, blocks=len(stamps) > few):
+                    grids.append(None)
+                    grids[-1] = lay(stamps, candidate)
             return candidate, grids
         except TitansError as error:
             refused = refused or error
     raise refused or TitansError("no series has two times, from which to find the frequency: give it")
 
 
-def _likely(ids: list[object], times: list[pd.Index]) -> list[str | int]:
+def _likely(ids: list[object], times: list[pd.Index], few: int) -> list[str | int]:
     """The frequencies of the longest series, that of most rows first."""
     votes: dict[str | int, int] = {}
     longest = sorted(range(len(ids)), key=lambda number: -len(times[number]))[:_VOTERS]
     for number in longest:
         if len(times[number].unique()) > 1:
-            with _about(ids[number]):
+            with _about(ids[number], blocks=len(times[number]) > few):
                 found = find_frequency(times[number])
-            votes[found] = votes.get(found, 0) + len(times[number])
+                votes[found] = votes.get(found, 0) + len(times[number])
     return sorted(votes, key=lambda frequency: -votes[frequency])

@@ -129,6 +129,7 @@ def forecast(
     if context_length is not None and context_length > steps:
         raise TitansError(f"a window of {context_length:,} steps is longer than the series, which have {steps:,}")
     origins = min(max(int(steps * HELD_OUT) // horizon, 1), MOST_ORIGINS)
+    table = _with_history(table, steps - origins * horizon)
     long = to_long(dataclasses.replace(table, frame=table.frame.where(table.observed)))
     backtest = forecaster.backtest(long, windows=origins, progress=progress)
     model, history, last = forecaster.model, forecaster.history, table.frame.index
@@ -152,6 +153,17 @@ def _in_minutes(context_length: int | None) -> dict[str, Any]:
     """The settings, with patches no longer than a window that was asked for."""
     lengths = {name: value for name, value in IN_MINUTES.items() if name.startswith("patch_")}
     return IN_MINUTES | {name: min(value, context_length or value) for name, value in lengths.items()}
+
+
+def _with_history(table: Table, start: int) -> Table:
+    """Leave out series with too few values before the back-test to learn from, or none in it, if others have enough."""
+    observed = table.observed.to_numpy()
+    enough = (observed[:start].sum(0) >= MINIMUM_POINTS) & observed[start:].any(0)
+    if enough.all() or not enough.any():
+        return table
+    names, left_out = table.frame.columns[enough], listed(list(table.frame.columns[~enough]))
+    note = f"{counted(int((~enough).sum()), 'column')} with too few values left out: {left_out}"
+    return Table(table.frame[names], table.frequency, table.observed[names], [*table.notes, note])
 
 
 def _select(table: Table, columns: Sequence[str] | None) -> Table:
