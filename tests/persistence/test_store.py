@@ -53,7 +53,7 @@ def test_a_session_goes_on_in_another_store(store, root, tiny, read, same):
     info = store.put("t", "s", state, expected=None)
     assert dataclasses.replace(info, bytes=0, created="", updated="").__dict__ == {
         "tenant": "t", "session": "s", "version": 1, "tokens": 7, "bytes": 0, "created": "", "updated": "",
-        "foreign": False,
+        "foreign": False, "damaged": False,
     }  # fmt: skip
     for reader in (store, MemoryStore(root, tiny)):
         stored = reader.get("t", "s")
@@ -107,15 +107,20 @@ def test_created_stays_and_survives_damage(local, tiny, read, tmp_path):
     assert reader.put("t", "s", state, expected=2).version == 3
 
 
-def test_a_damaged_session_does_not_hide_the_others(local, tiny, read, tmp_path, caplog):
+def test_a_damaged_session_is_listed_with_the_others(local, tiny, read, tmp_path):
     for name in "abc":
         local.put("t", name, read(tiny, 3)[1], expected=0)
     (file,) = (tmp_path / "store" / "t=0" / "b=0").iterdir()
     file.write_bytes(b"junk" * 9)
-    assert [info.session for info in local.list("t", limit=2)] == ["a", "c"]
-    (record,) = caplog.records
-    assert "the session 'b' of 't'" in record.getMessage()
-    local.delete("t", "b")
+    listed = local.list("t")
+    assert [(info.session, info.damaged, info.tokens) for info in listed] == [
+        ("a", False, 3),
+        ("b", True, 0),
+        ("c", False, 3),
+    ]
+    assert (listed[1].version, listed[1].bytes) == (1, 36)
+    assert local.reset("t", "b").version == 2
+    assert not any(info.damaged for info in local.list("t"))
 
 
 def dumped(state, model, **options):

@@ -109,9 +109,11 @@ def make_client(model, tokenizer, tmp_path):
 
     def make_client(limits=DEFAULT, keys=None, max_batch=32, max_queue=64, policy=ALWAYS, **options):
         metrics = Metrics()
-        engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
+        engine = Engine(
+            model, tokenizer, max_batch=max_batch, on_step=metrics.step, on_surprise=metrics.surprise.observe
+        )
         store = MemoryStore(tmp_path / "memories", model)
-        service = Service(engine, store, policy, None, max_queue, **options)
+        service = Service(engine, store, policy, None, max_queue, metrics=metrics, **options)
         known = None if keys is None else Keys(keys)
         clients.append(Client(create_app(service, "tiny", known, metrics, limits)).__enter__())
         return clients[-1]

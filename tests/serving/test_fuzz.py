@@ -75,6 +75,7 @@ def test_what_is_answered_by_name_is_in_the_schema(server, schema):
         ("GET", "/v1/models/{model}", {"model": "tiny"}, None, 200),
         ("GET", "/v1/models/{model}", {"model": "other"}, None, 404),
         ("GET", "/healthz", {}, None, 200),
+        ("GET", "/readyz", {}, None, 200),
         ("GET", "/metrics", {}, None, 200),
     ]  # fmt: skip
     for method, path, parameters, body, status in sent:

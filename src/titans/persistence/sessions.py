@@ -28,6 +28,8 @@ class SessionInfo:
         created: when it was first written, ISO 8601 in UTC.
         updated: when it was last written.
         foreign: another model made it, or this one under other weights: it can be reset, exported and deleted.
+        damaged: its file cannot be read, and tokens, created and updated are not known, but 0 and empty; it can be
+            reset and deleted.
     """
 
     tenant: str
@@ -38,6 +40,7 @@ class SessionInfo:
     created: str
     updated: str
     foreign: bool = False
+    damaged: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,10 @@ class Place(NamedTuple):
             self.tenant, self.session, version.number, header.tokens, version.bytes, header.created, header.updated,
             foreign=not header.is_of(model),
         )  # fmt: skip
+
+    def damaged(self, version: Version) -> SessionInfo:
+        """Put together what is known where the file cannot be read."""
+        return SessionInfo(self.tenant, self.session, version.number, 0, version.bytes, "", "", damaged=True)
 
 
 class Version(NamedTuple):

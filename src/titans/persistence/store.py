@@ -113,7 +113,7 @@ class MemoryStore:
     def list(
         self, tenant: str, *, limit: int = 100, after: str | None = None, prefix: str = ""
     ) -> builtins.list[SessionInfo]:
-        """List the sessions of a tenant, sorted by name. One whose file is damaged is left out, and logged.
+        """List the sessions of a tenant, sorted by name, the damaged ones among them.
 
         Args:
             tenant: whose.
@@ -295,9 +295,10 @@ class MemoryStore:
     def _listed(self, tenant: str, session: str) -> SessionInfo | None:
         try:
             return self.info(tenant, session)
-        except StateFileError as error:
-            logger.warning("a session is left out of a list: %s", error)
-            return None
+        except StateFileError:
+            place = Place(tenant, session)
+            newest = self._versions.newest(place)
+            return place.damaged(newest) if newest.is_live else None
 
     def _keep(self, state: MemoryState, info: SessionInfo) -> Stored:
         stored = Stored(state, info.version, info)

@@ -131,7 +131,7 @@ class Models(Answer):
 
 
 class Memory(Answer):
-    """A kept memory; `foreign`: it belongs to another model."""
+    """A kept memory; `foreign`: it belongs to another model; `damaged`: it cannot be read, and its times are null."""
 
     id: str
     object: Literal["memory"]
@@ -140,9 +140,10 @@ class Memory(Answer):
     version: int
     tokens: int
     bytes: int
-    created: str
-    updated: str
+    created: str | None
+    updated: str | None
     foreign: bool
+    damaged: bool
 
 
 class Memories(Answer):
@@ -159,6 +160,12 @@ class Deleted(Answer):
     id: str
     object: Literal["memory.deleted"]
     deleted: Literal[True]
+
+
+class Ready(Answer):
+    """Requests are taken, and their memories can be saved."""
+
+    status: Literal["ok"]
 
 
 class Health(Answer):

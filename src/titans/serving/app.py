@@ -19,7 +19,7 @@ from starlette.routing import Match, Mount
 from titans.errors import TitansError
 from titans.serving import completions, memories
 from titans.serving.access import Access, Keys
-from titans.serving.answers import Health, Model, Models
+from titans.serving.answers import Health, Model, Models, Ready
 from titans.serving.bodies import Bodies
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import check_query
@@ -128,6 +128,13 @@ async def health(request: Request) -> dict[str, Any]:
         raise ApiError(500, "the engine has stopped: start the server again", "engine_stopped")
     counted = service.census and dataclasses.asdict(service.census)
     return {"status": "ok", "memories_at_start": counted}
+
+
+@plain.get("/readyz", response_model=None, responses=answers((*ANY, 503, 507), Ready))
+async def ready(request: Request) -> dict[str, str]:
+    """Tell whether requests are taken and their memories can be saved: a small file is written to the store."""
+    await request.app.state.service.ready()
+    return {"status": "ok"}
 
 
 @plain.get("/metrics", response_class=Response, responses=answers(ANY, content={"text/plain": {"type": "string"}}))

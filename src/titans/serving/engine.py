@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from titans.models.watching import TokenTrace, Trace, watch
 from titans.serving.rows import Failed, Generation, Place, Row, join
 from titans.serving.turns import Pace, Waiting
 
+_WATCHED = 16  # of so many passes, one is watched for the metrics
 logger = logging.getLogger(__name__)
 
 
@@ -34,6 +36,8 @@ class Engine:
         max_batch: requests at work at once; others wait. Default 32.
         piece: tokens of a prompt read in one step at most. Default 512.
         on_step: called after each forward pass with the number of requests in it and of tokens read. Default: nothing.
+        on_surprise: called for every request that a watched pass reads for, with the mean surprise of its tokens. Every
+            16th is, at up to a third of its cost, and computes the same. Default: nothing.
         clock: tells the seconds. Default that of the system.
     """
 
@@ -45,10 +49,12 @@ class Engine:
         max_batch: int = 32,
         piece: int = 512,
         on_step: Callable[[int, int], None] = lambda rows, tokens: None,
+        on_surprise: Callable[[float], None] = lambda surprise: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.max_batch, self.on_step, self.clock = max_batch, on_step, clock
+        self.on_surprise, self.passes = on_surprise, 0
         self.pace = Pace(piece)
         self.ends = end_tokens(model, tokenizer)
         self.waiting = Waiting()
@@ -172,8 +178,10 @@ class Engine:
         for i, piece in enumerate(pieces):  # padded on the left: the last logits are then those of the last token
             ids[i, longest - len(piece) :] = torch.tensor(piece)
             mask[i, longest - len(piece) :] = 1
-        traced = any(row.request.trace for row in rows)
-        with watch(self.model) if traced else contextlib.nullcontext(Trace(0)) as trace:
+        sampled = self.passes % _WATCHED == 0
+        self.passes += 1
+        watched = sampled or any(row.request.trace for row in rows)
+        with watch(self.model) if watched else contextlib.nullcontext(Trace(0)) as trace:
             output = self.model(
                 ids.to(self.model.device),
                 attention_mask=mask.to(self.model.device),
@@ -181,5 +189,8 @@ class Engine:
                 use_cache=True,
                 logits_to_keep=1,
             )
+        if sampled and trace.layers:
+            for i in range(len(rows)):
+                self.on_surprise(fmean(token.surprise for token in trace.tokens(i)))
         traces = [trace.tokens(i) if row.request.trace else [] for i, row in enumerate(rows)]
         return output.cache, output.logits[:, -1].float().cpu(), traces

@@ -44,7 +44,7 @@ async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, 
     """Describe a memory."""
     service, tenant = _served(request)
     with service.place(tenant):
-        info = await service.on_disk(service.store.info, tenant, session_name(user, memory))
+        info = await service.on_kept(service.store.info, tenant, session_name(user, memory))
     if info is None:
         raise UnknownSessionError(f'there is no memory "{memory}" of "{user}"')
     return session(info)
@@ -104,6 +104,7 @@ async def _alone(request: Request, user: str, memory: str, expected: int | None,
     with service.place(tenant):
         async with service.locks.hold((tenant, name)):
             if expected is not None:
-                info = await service.on_disk(service.store.info, tenant, name)
+                info = await service.on_kept(service.store.info, tenant, name)
                 check_version(expected, 0 if info is None else info.version)
-            return await service.on_disk(call, service.store, tenant, name, *arguments)
+            run = service.on_disk if call is MemoryStore.load else service.on_kept  # a file that is sent may be wrong
+            return await run(call, service.store, tenant, name, *arguments)

@@ -122,7 +122,8 @@ def session(info: SessionInfo) -> dict[str, Any]:
         "version": info.version,
         "tokens": info.tokens,
         "bytes": info.bytes,
-        "created": info.created,
-        "updated": info.updated,
+        "created": info.created or None,
+        "updated": info.updated or None,
         "foreign": info.foreign,
+        "damaged": info.damaged,
     }

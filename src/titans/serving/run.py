@@ -66,9 +66,9 @@ def application(
     from titans.serving.app import create_app
 
     metrics = Metrics()
-    engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step)
+    engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step, on_surprise=metrics.surprise.observe)
     store = MemoryStore(memories, model, max_state_bytes=limits.state, max_sessions=max_sessions)
-    service = Service(engine, store, policy, WritePolicy.load(name), max_queue, allow_gated)
+    service = Service(engine, store, policy, WritePolicy.load(name), max_queue, allow_gated, metrics)
     return create_app(service, Path(name).resolve().name, keys, metrics, limits)
 
 

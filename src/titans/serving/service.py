@@ -15,12 +15,14 @@ import torch
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts, write_modes
-from titans.persistence import Census, MemoryStore, SessionInfo, StateFileError, Stored
+from titans.persistence import Census, MemoryStore, SessionInfo, StateFileError, StoreError
 from titans.serving.engine import Engine
-from titans.serving.errors import ApiError
+from titans.serving.errors import ApiError, as_api_error
 from titans.serving.jobs import Finished, Job, MemoryReport
 from titans.serving.locks import Locks
+from titans.serving.metrics import Metrics
 from titans.serving.places import Places
+from titans.serving.readiness import Readiness
 from titans.serving.retries import check_version
 from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
@@ -42,6 +44,7 @@ class Service:
         gated: the model's calibrated policy; None where it was never calibrated.
         max_queue: requests of one tenant that may wait for the engine's places; more are refused.
         allow_gated: whether requests may write gated, which takes longer. Default true.
+        metrics: where to count. Default: for nobody.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class Service:
         gated: WritePolicy | None,
         max_queue: int,
         allow_gated: bool = True,
+        metrics: Metrics | None = None,
     ) -> None:
         self.engine, self.store, self.gated, self.allow_gated = engine, store, gated, allow_gated
+        self.metrics = metrics or Metrics()
         with torch.no_grad():
             state = engine.model.initial_state(1)
         # In which all sessions start. Without a policy every token is written, too, and faster.
@@ -63,6 +68,7 @@ class Service:
         self.locks = Locks()
         self.tasks: dict[asyncio.Task[None], asyncio.Event] = {}  # with what cancels each
         self.disk = ThreadPoolExecutor(4, "titans-store")
+        self.readiness = Readiness(lambda: self.on_disk(store.check))
         self.census: Census | None = None  # None until the store has been counted
 
     def start(self) -> None:
@@ -97,7 +103,34 @@ class Service:
 
     async def on_disk(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Run a call of the store in a thread of its own."""
-        return await asyncio.get_running_loop().run_in_executor(self.disk, lambda: call(*arguments, **options))
+
+        def measured() -> T:
+            with self.metrics.store_call(call.__name__):
+                return call(*arguments, **options)
+
+        return await asyncio.get_running_loop().run_in_executor(self.disk, measured)
+
+    async def on_kept(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Run a call that reads what is kept: what is wrong with a file there is not the client's mistake."""
+        try:
+            return await self.on_disk(call, *arguments, **options)
+        except StateFileError as error:
+            self.metrics.store_errors.labels("damaged").inc()
+            logger.error("a stored memory is damaged", exc_info=error)
+            message = "the stored memory is damaged: reset or delete it, or import a copy"
+            raise ApiError(500, message, "memory_damaged") from error
+
+    async def ready(self) -> None:
+        """Find out whether requests are taken and their memories can be saved; asked often, it tries every few seconds.
+
+        Raises:
+            ApiError: 503, the server is stopping, or its store or its engine does not work; 507, the store is full.
+        """
+        if self.draining:
+            raise ApiError(503, "the server is stopping", "stopping")
+        if not self.engine.alive:
+            raise ApiError(503, "the engine has stopped: start the server again", "engine_stopped")
+        await self.readiness.check()
 
     def admit(self, tenant: str) -> None:
         """Refuse a request that there is no room for.
@@ -163,13 +196,16 @@ class Service:
             async with self.locks.hold((tenant, job.session)):
                 if cancelled.is_set():
                     raise _left()
-                stored = await self._stored(tenant, job.session)
+                stored = await self.on_kept(self.store.get, tenant, job.session)
                 check_version(job.expected, 0 if stored is None else stored.version)
                 state = self._rewritten(self.fresh if stored is None else stored.state, job)
 
                 async def save(state: MemoryState) -> SessionInfo:
                     version = None if stored is None else stored.version
-                    return await self.on_disk(self.store.put, tenant, job.session, state, expected=version)
+                    try:
+                        return await self.on_disk(self.store.put, tenant, job.session, state, expected=version)
+                    except StoreError as error:
+                        raise _unsaved(error) from error
 
                 tell(await self._generate(tenant, job, state, tell, cancelled, save))
         except Exception as error:
@@ -222,16 +258,8 @@ class Service:
             memory_norm(event.state)[0],
             _since(before, write_counts(event.state)[0], event.read),
         )
+        self.metrics.remembered(report)
         return Finished(event.reason, prompt_tokens, event.said, report)
-
-    async def _stored(self, tenant: str, session: str) -> Stored | None:
-        """Get a session; what is wrong with its file is not the client's mistake."""
-        try:
-            return await self.on_disk(self.store.get, tenant, session)
-        except StateFileError as error:
-            logger.error("a stored memory is damaged", exc_info=error)
-            message = "the stored memory is damaged: reset or delete it, or import a copy"
-            raise ApiError(500, message, "memory_damaged") from error
 
     def _prompt(self, job: Job, state: MemoryState) -> list[int]:
         """Put together what is to be read, with the bos token at the start of a stream and nowhere else."""
@@ -258,6 +286,12 @@ class Service:
         if self.gated is None:
             raise ApiError(400, "this model has no write policy: run titans calibrate on it", "not_calibrated", "write")
         return self.gated.start(state)
+
+
+def _unsaved(error: StoreError) -> ApiError:
+    told = as_api_error(error)
+    message = f"the memory was not saved and is as it was before this request: {told.message}"
+    return ApiError(told.status, message, told.code)
 
 
 def _left() -> ApiError:
