@@ -195,7 +195,7 @@ def test_series_below_each_other(read, header, names):
     assert table.frame.columns.tolist() == [str(name) for name in names]
     assert table.frame.to_numpy().T.tolist() == [[level + i for i in range(24)] for level in (100, 500)]
     key = columns[0 if name_first else 2]
-    assert table.notes[-1] == f'most times have several rows, one for each value of "{key}": each is a series'
+    assert table.notes[-1] == f'many times have several rows, one for each value of "{key}": each is a series'
     assert len(table.notes) == (2 if "week" in header else 1)  # no usual name of a time
 
 
@@ -207,8 +207,12 @@ def test_series_below_each_other(read, header, names):
             "{day},{name},{i},{i}.5",
             'the column "store" tells apart: .*there are sales, price',
         ),
-        ("date,a", "{day},{i}", "no column tells these apart: name the series of each row in a column unique_id"),
-        ("date,kind,a", "{day},same,{i}", "no column tells these apart"),
+        (
+            "date,a",
+            "{day},{i}",
+            "no single column tells these apart: name the series of each row in a column unique_id",
+        ),
+        ("date,kind,a", "{day},same,{i}", "no single column tells these apart"),
         ("date,store", "{day},{name}", "there is no other column of numbers"),
     ],
 )
@@ -220,7 +224,22 @@ def test_series_that_cannot_be_told_apart_are_refused(read, header, row, reason)
     ]
     with pytest.raises(TitansError, match=reason) as refused:
         read("\n".join([header, *rows]))
-    assert "most times have several rows (first 2016-07-01 00:00:00)" in str(refused.value)
+    assert "many times have several rows (first 2016-07-01 00:00:00)" in str(refused.value)
+
+
+def test_a_series_that_began_late_is_not_averaged_either(read):
+    rows = [f"{name},{day},{i}" for name, begin in (("old", 0), ("new", 18)) for i, day in enumerate(HOURS[begin:])]
+    table = read("\n".join(["store,date,sales", *rows]))
+    assert table.frame["old"].tolist() == list(range(24))
+    assert table.frame["new"].tolist() == [0] * 18 + list(range(6))
+    assert table.observed["new"].sum() == 6
+
+
+def test_two_columns_name_the_series_together(read):
+    rows = [f"{store},{day},{item},{i}" for store in "ns" for item in "xyz" for i, day in enumerate(HOURS)]
+    table = read("\n".join(["store,date,item,sales", *rows]))
+    assert table.frame.columns.tolist() == ["n/x", "n/y", "n/z", "s/x", "s/y", "s/z"]
+    assert (table.frame.to_numpy() == np.arange(24)[:, None]).all()
 
 
 def test_a_file_that_holds_its_rows_twice(read):

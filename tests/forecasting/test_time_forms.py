@@ -101,6 +101,26 @@ def test_the_end_of_the_day_is_24_hours(read, hours):
     check(table, "h", times - pd.Timedelta("1h") if begins else times)
 
 
+def test_months_in_columns_beside_the_year(read):
+    months = "January,February,March,April,May,June,July,August,September,October,November,December"
+    for header in (months, months.upper(), ",".join(name[:3] for name in months.split(","))):
+        rows = [f"{year}," + ",".join(str(12 * (year - 2000) + i) for i in range(12)) for year in range(2000, 2004)]
+        rows[-1] = rows[-1].replace(",46,47", ",,")  # the last year is not over
+        table = read("\n".join([f"Year,{header}", *rows]))
+        check(table, "MS", pd.date_range("2000-01-01", periods=46, freq="MS"))
+        assert table.frame["value"].tolist() == list(range(46))
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["%a %d %b %Y %H:%M", "%A, %Y-%m-%d %H:%M", "{day} %H:%M - {day} 24:00", "%d.%m.%Y %H:%M:%S – %d.%m.%Y %H:59:59"],
+)
+def test_days_of_the_week_and_ranges(read, form):
+    times = pd.date_range("2024-01-25", periods=300, freq="h")
+    cells = [time.strftime(form).format(day=time.strftime("%d.%m.%Y")) for time in times]
+    check(read("when;v\n" + "".join(f"{cell};{i % 7}\n" for i, cell in enumerate(cells))), "h", times)
+
+
 BERLIN = "Europe/Berlin"
 
 

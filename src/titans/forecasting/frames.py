@@ -41,7 +41,7 @@ from titans.forecasting.long_frames import (
     time_notes,
 )
 from titans.forecasting.shared_times import split_series
-from titans.forecasting.time_columns import find_time_columns
+from titans.forecasting.time_columns import find_time_columns, stack_months
 
 __all__ = ["MINIMUM_STEPS", "Panel", "Series", "Table", "from_long", "read_csv", "regular", "to_long"]
 
@@ -106,6 +106,7 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
         cells, decimal = read_cells(path, notes)
         if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
             return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
+        cells = stack_months(cells, notes)
         time_names, times = find_time_columns(cells, time_column, notes)
         if (long := split_series(cells, time_names, times, decimal, notes)) is not None:
             notes += time_notes(times)

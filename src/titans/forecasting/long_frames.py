@@ -21,7 +21,7 @@ from titans.forecasting.cleaning import (
 )
 from titans.forecasting.clock import Integers
 from titans.forecasting.grid import Grid, check_frequency, find_frequency, lay
-from titans.forecasting.times import Times, parse_times
+from titans.forecasting.times import FORMS, Times, parse_times
 
 ID, TIME, TARGET = "unique_id", "ds", "y"
 _FEW = 3  # rows that no step can be told from
@@ -172,7 +172,7 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False,
     times = parse_times(frame[TIME], text_file=text_file, like=like)
     if times is None or (times.unreadable is not None and not text_file):
         example = times.unreadable if times else next(iter(frame[TIME].dropna().astype(str)), "nothing")
-        raise TitansError(f'the column "ds" holds {example!r}, which is no time: expected dates or whole numbers')
+        raise TitansError(f'the column "ds" holds {example!r}, which is no time: expected {FORMS}')
     notes += time_notes(times)
     frame = frame.loc[times.known]
     columns, left_out = {}, []

@@ -11,13 +11,13 @@ from titans.forecasting.jitter import MOSTLY
 from titans.forecasting.long_frames import ID, TARGET, TIME
 from titans.forecasting.times import Times
 
-_ROWS = 1.5  # for each time, on average, that a few doubled rows do not explain
+_A_FEW, _MANY = 1.1, 1.5  # rows for each time: fewer may be doubled by mistake; so many are not, whatever they hold
 
 
 def split_series(
     cells: pd.DataFrame, time_names: list[str], times: Times, decimal: str, notes: list[str]
 ) -> pd.DataFrame | None:
-    """Make a long frame of cells where most times have several rows.
+    """Make a long frame of cells where many times have several rows.
 
     Args:
         cells: of a text file.
@@ -32,31 +32,38 @@ def split_series(
     Raises:
         TitansError: they do, and no column names the series, or not one column holds its numbers.
     """
+    if times.index.is_unique:
+        return None
     rows = cells.loc[times.known].assign(**{time_names[0]: times.index}).drop(columns=time_names[1:]).drop_duplicates()
     time = rows.pop(time_names[0])
-    if len(rows) < _ROWS * time.nunique():
+    if len(rows) < _A_FEW * time.nunique():
         return None
     first = time[time.duplicated()].iloc[0]
     numbers = {name: found[0] for name in rows if (found := to_numbers(rows[name], decimal))}
-    names = [name for name in rows if name not in numbers]
+    texts = [name for name in rows if name not in numbers]
+    if len(texts) > 1:  # they may name the series together
+        rows["/".join(texts)] = rows[texts].astype(str).agg("/".join, axis=1)
+        texts.append("/".join(texts))
     whole = [name for name, values in numbers.items() if len(numbers) > 1 and (values == np.rint(values)).all()]
-    names += sorted(
+    whole = sorted(
         (name for name in whole if rows[name].nunique() < len(rows) / 2), key=lambda name: rows[name].nunique()
     )
-    names = [name for name in names if not rows[name].isna().any() and _tells_apart(time, rows[name])]
+    names = [name for name in (*texts, *whole) if not rows[name].isna().any() and _tells_apart(time, rows[name])]
+    if len(rows) < _MANY * time.nunique() and (not names or names[0] not in texts):
+        return None
     if not names:
         raise TitansError(
-            f"most times have several rows (first {first}), and no column tells these apart: name the series of each "
-            "row in a column unique_id, with the time in ds and the numbers in y, or add up the rows of each time"
+            f"many times have several rows (first {first}), and no single column tells these apart: name the series of "
+            "each row in a column unique_id, with the time in ds and the numbers in y, or add up the rows of each time"
         )
     targets = [name for name in numbers if name != names[0]]
     if len(targets) != 1:
         raise TitansError(
-            f'most times have several rows (first {first}), which the column "{names[0]}" tells apart: rename it '
+            f'many times have several rows (first {first}), which the column "{names[0]}" tells apart: rename it '
             f"unique_id, the time ds, and the one to forecast y (there {'are ' if targets else 'is '}"
             f"{listed(targets) or 'no other column of numbers'})"
         )
-    notes.append(f'most times have several rows, one for each value of "{names[0]}": each is a series')
+    notes.append(f'many times have several rows, one for each value of "{names[0]}": each is a series')
     return pd.DataFrame({ID: rows[names[0]].astype(str), TIME: time, TARGET: numbers[targets[0]]})
 
 

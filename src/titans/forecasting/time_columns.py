@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.jitter import MOSTLY
-from titans.forecasting.times import Times, parse_times
+from titans.forecasting.times import FORMS, Times, parse_times
 
 _USUAL = ("date", "time", "timestamp", "ds", "datetime", "datum", "zeit", "zeitstempel")
 _YEAR = ("year", "jahr", "yr", "yyyy")
@@ -17,6 +17,7 @@ _WITHIN: tuple[tuple[tuple[str, ...], Callable[[pd.Series], pd.Series]], ...] = 
     (("quarter", "quartal", "qtr", "q"), lambda cells: " Q" + cells.str.removeprefix("Q")),
     (("week", "woche", "kw", "isoweek"), lambda cells: "-W" + cells.str.removeprefix("W").str.zfill(2)),
 )
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?"
 
 
@@ -60,8 +61,29 @@ def find_time_columns(frame: pd.DataFrame, wanted: str | None, notes: list[str])
     if usual:
         raise _no_time(frame[usual[0]])
     raise TitansError(
-        f"there is no time column among {_listing(names)}: expected dates, or whole numbers that ascend in the first "
-        "column; name the time column"
+        f"there is no time column among {_listing(names)}: expected {FORMS} that ascend in the first column; correct "
+        "them, or name the time column"
+    )
+
+
+def stack_months(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Put months that are columns beside a year below each other.
+
+    Args:
+        frame: the cells of a text file.
+        notes: what was done is added here.
+
+    Returns:
+        The columns of the year, month and value; the frame as it is where it has other columns.
+    """
+    year = _named(list(frame.columns), _YEAR)
+    months = [name for name in frame if name[:3].lower() in _MONTHS and name != year]
+    if year is None or [name[:3].lower() for name in months] != _MONTHS or len(frame.columns) != 13:
+        return frame
+    notes.append(f'the columns {months[0]} to {months[-1]} were read as the months of each "{year}"')
+    below = frame.rename(columns=dict(zip(months, range(1, 13), strict=True)))
+    return (
+        below.melt(year, var_name="month", value_name="value").dropna().sort_values([year, "month"], ignore_index=True)
     )
 
 
@@ -135,9 +157,8 @@ def _no_time(column: pd.Series) -> TitansError:
     unreadable = texts[pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True).isna()]
     example = next(iter([*unreadable.head(1), *texts.head(1)]), "nothing")
     return TitansError(
-        f'the column "{column.name}" is no time (it holds "{example}"): expected dates such as 2016-07-31 or '
-        "2016-07-31 18:00, 2010 Q1, 2023-W01, or whole numbers, in nine of ten rows; correct it, or name another time "
-        "column"
+        f'the column "{column.name}" is no time (it holds "{example}"): expected {FORMS}, in nine of ten rows; '
+        "correct it, or name another time column"
     )
 
 

@@ -37,10 +37,15 @@ _DATES = (  # of text with all of / . , and spaces written as -
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
 _CLOCK = r"\d:\d\d(?::\d\d(?:\.\d+)?)?"
 _OFFSET = r" ?(?:Z|[+-]\d\d(?::?\d\d)?)$"
+_RANGE = r"^(.*\d:\d\d.*?) [-–] .*\d:\d\d.*$"  # of which the beginning counts
+_WEEKDAY = r"(?i)^(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,? +"
 _PERIOD = r"^(?P<year>\d{4})[\s:/.-]{0,3}(?P<kind>[MQHS])[\s-]?(?P<number>\d\d?)$"
 _TURNED_PERIOD = r"^(?P<kind>[QHS])\s?(?P<number>[1-4])[\s,/.-]{0,2}(?P<year>\d{4})$"
 _WEEK = r"^(?P<year>\d{4})[\s/-]?(?:W|KW|CW)[\s-]?(?P<week>\d\d?)(?:-?(?P<day>[1-7]))?$"
 _TURNED_WEEK = r"^(?:W|KW|CW)\s?(?P<week>\d\d?)[\s,/.-]{1,2}(?P<year>\d{4})$"
+
+FORMS = "dates such as 2016-07-31 or 2016-07-31 18:00, 2010 Q1, 2023-W01, or whole numbers"
+"""What times may look like, for what is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +109,9 @@ def _numbers(given: pd.Series, known: npt.NDArray[np.bool_], text_file: bool) ->
 
 def _texts(texts: pd.Series, known: npt.NDArray[np.bool_], like: pd.Index | None = None) -> Times | None:
     texts = texts.str.replace(r" ?(?:UTC|GMT)$", "Z", regex=True)
+    texts = texts.str.replace(_WEEKDAY, "", regex=True)
+    if (ranges := texts.str.extract(_RANGE)[0]).notna().mean() >= MOSTLY:
+        texts = ranges.fillna(texts)
     if texts.str.contains(_CLOCK + _OFFSET).any():
         return _offsets(texts, known, like)
     if texts.str.contains(r"[QHSMW]", case=False).mean() >= MOSTLY:
