@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 from transformers import dynamic_module_utils
@@ -36,6 +37,15 @@ def test_the_code_in_a_folder_hands_out_the_package(folder, tmp_path, monkeypatc
     model.save_pretrained(tmp_path / "again")
     assert auto_map(tmp_path / "again") == auto_map(folder)
     assert (tmp_path / "again" / "modeling_titans.py").read_bytes() == (folder / "modeling_titans.py").read_bytes()
+
+
+@pytest.mark.parametrize("other", [None, ModuleType("titans")], ids=["no package", "another package of that name"])
+def test_a_missing_package_is_told_by_its_name(folder, tmp_path, monkeypatch, other):
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setitem(sys.modules, "titans", other)
+    with pytest.raises(ImportError, match=r"needs the package titans-lm \(.*\): pip install titans-lm$"):
+        dynamic_module_utils.get_class_from_dynamic_module(auto_map(folder)["AutoConfig"], folder)
 
 
 TASK = """

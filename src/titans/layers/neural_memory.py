@@ -151,6 +151,12 @@ class NeuralMemory(Mixer):
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
         """Return the state before any token, persistent ones included; see `Mixer.empty_state`."""
         gates = self.output_norm.weight.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
+        if not isinstance(self.initial_weights, nn.ParameterList):
+            raise ValueError(
+                f"initial_weights stand in a {type(self.initial_weights).__name__}: a memory starts from them without "
+                "calling a module, so that no adapter reaches them; train them whole, with requires_grad_ or, in PEFT, "
+                "with the layer in modules_to_save"
+            )
         weights = [w.clone() for w in self.initial_weights]  # a value: an optimizer step must not change it
         state = NeuralMemoryState(initial_state(weights), self.projection.initial_tail(), gates)
         return state.expand(batch_size)

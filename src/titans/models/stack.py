@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from titans.layers.gating import MemoryGate
 from titans.layers.mamba import Mamba
 from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
-from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
 from titans.layers.sharding import gathers
@@ -66,7 +65,8 @@ class TitansBlock(GradientCheckpointingLayer):
     @gathers
     def initial_states(self, batch_size: int) -> list[State]:
         """Return the states in which the mixers start `batch_size` streams."""
-        return [mixer.initial_state(batch_size) for mixer in self.mixers if isinstance(mixer, Mixer)]
+        mixers: Any = self.mixers  # which may stand in wrappers, such as PEFT's
+        return [mixer.initial_state(batch_size) for mixer in mixers]
 
     def forward(self, hidden: Tensor, states: list[State] | None, mask: Tensor | None) -> tuple[Tensor, list[State]]:
         """Transform `hidden` `[B, N, D]`, continuing from the states of the block's mixers (None: a new stream)."""
@@ -121,13 +121,14 @@ class TitansStack(TitansPreTrainedModel):
 
     def empty_state(self, batch_size: int) -> MemoryState:
         """Return a state of the structure and sizes that this model's states have, for no use but to compare."""
-        blocks = [layer.mixers for layer in self.layers if isinstance(layer, TitansBlock)]
-        layers = [[mixer.empty_state(batch_size) for mixer in mixers if isinstance(mixer, Mixer)] for mixers in blocks]
+        blocks: Any = self.layers
+        layers = [[mixer.empty_state(batch_size) for mixer in block.mixers] for block in blocks]
         segment = None if self.recurrence is None else self.recurrence.initial_state(batch_size)
         return MemoryState(layers, 0, None, segment)
 
     def _initial_states(self, batch_size: int) -> list[list[State]]:
-        return [layer.initial_states(batch_size) for layer in self.layers if isinstance(layer, TitansBlock)]
+        blocks: Any = self.layers  # which may stand in wrappers, such as torch.compile's
+        return [block.initial_states(batch_size) for block in blocks]
 
     def read(
         self,
