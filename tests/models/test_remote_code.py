@@ -7,9 +7,10 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch
 from transformers import dynamic_module_utils
 
-from titans import TitansConfig, TitansForCausalLM
+from titans import TitansConfig, TitansForCausalLM, TitansForecastingConfig, TitansForForecasting
 from titans.data import byte_tokenizer
 
 
@@ -37,6 +38,19 @@ def test_the_code_in_a_folder_hands_out_the_package(folder, tmp_path, monkeypatc
     model.save_pretrained(tmp_path / "again")
     assert auto_map(tmp_path / "again") == auto_map(folder)
     assert (tmp_path / "again" / "modeling_titans.py").read_bytes() == (folder / "modeling_titans.py").read_bytes()
+
+
+def test_the_code_in_a_forecasting_folder_hands_out_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    folder, values = tmp_path / "model", torch.randn(2, 96, 1)
+    model = TitansForForecasting(TitansForecastingConfig(hidden_size=16)).eval()
+    model.save_pretrained(folder)
+    assert set(auto_map(folder)) == {"AutoConfig", "AutoModel"}
+    found = dynamic_module_utils.get_class_from_dynamic_module(auto_map(folder)["AutoModel"], folder)
+    assert issubclass(found, TitansForForecasting)
+    again = found.from_pretrained(folder, local_files_only=True).eval()
+    assert torch.equal(again(values).prediction, model(values).prediction)
 
 
 @pytest.mark.parametrize("other", [None, ModuleType("titans")], ids=["no package", "another package of that name"])

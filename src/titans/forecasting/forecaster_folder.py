@@ -54,7 +54,7 @@ def save(forecaster: TitansForecaster, folder: str | os.PathLike[str]) -> None:
         for path in part.iterdir():
             disk.flush(path)
         disk.flush_names(part)
-        digests = {name: _digest(disk.read(part / name)) for name in (_CONFIG, _WEIGHTS, _STREAM)}
+        digests = {path.name: _digest(disk.read(path)) for path in sorted(part.iterdir())}
         index = {"format": FORMAT, "version": VERSION, "part": part.name, "files": digests, **content}
         text = json.dumps({**index, "checksum": _digest(_text(index))}, indent=1)
         disk.replace(folder / INDEX, text.encode())

@@ -96,6 +96,7 @@ class StackConfig(PreTrainedConfig):
         ValueError: a field is out of range or two do not fit together.
     """
 
+    auto_classes = dict[str, str]()  # noqa: RUF012  # what transformers' Auto classes find in a saved folder
     keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012  # `Trainer` adds to a list
 
     variant: str = "mac"
@@ -150,6 +151,20 @@ class StackConfig(PreTrainedConfig):
         """Return the names of the mixers of a block, in order."""
         blocks = VARIANTS[self.variant]
         return blocks[layer % len(blocks)]
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Write config.json, and what lets programs that know nothing of this package load the folder.
+
+        Args:
+            save_directory: made if it does not exist.
+            push_to_hub: also upload it. Default False.
+            **kwargs: as `PreTrainedConfig.save_pretrained` has them.
+        """
+        code = Path(__file__).with_name("modeling_titans.py")
+        self.auto_map = {auto: f"{code.stem}.{name}" for auto, name in self.auto_classes.items()}
+        os.makedirs(save_directory, exist_ok=True)
+        Path(save_directory, code.name).write_bytes(code.read_bytes())
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def _check_choices(self) -> None:
         choices = {
@@ -224,27 +239,17 @@ class TitansConfig(StackConfig):
     """
 
     model_type = "titans"
+    auto_classes = {  # noqa: RUF012
+        "AutoConfig": "TitansConfig",
+        "AutoModel": "TitansModel",
+        "AutoModelForCausalLM": "TitansForCausalLM",
+    }
 
     vocab_size: int = 32_000
     tie_word_embeddings: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Write config.json, and what lets programs that know nothing of this package load the folder.
-
-        Args:
-            save_directory: made if it does not exist.
-            push_to_hub: also upload it. Default False.
-            **kwargs: as `PreTrainedConfig.save_pretrained` has them.
-        """
-        code = Path(__file__).with_name("modeling_titans.py")
-        names = {"AutoConfig": "TitansConfig", "AutoModel": "TitansModel", "AutoModelForCausalLM": "TitansForCausalLM"}
-        self.auto_map = {auto: f"{code.stem}.{name}" for auto, name in names.items()}
-        os.makedirs(save_directory, exist_ok=True)
-        Path(save_directory, code.name).write_bytes(code.read_bytes())
-        super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def _check_sizes(self) -> None:
         super()._check_sizes()

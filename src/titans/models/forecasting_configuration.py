@@ -39,6 +39,7 @@ class TitansForecastingConfig(StackConfig):
     """
 
     model_type = "titans_forecasting"
+    auto_classes = {"AutoConfig": "TitansForecastingConfig", "AutoModel": "TitansForForecasting"}  # noqa: RUF012
 
     variant: str = "lmm"
     hidden_size: int = 32

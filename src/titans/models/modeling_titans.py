@@ -7,6 +7,8 @@ the classes that it loads from a folder, and the package's own must stay unmarke
 try:  # so that transformers, which looks for other imports beforehand, does not tell people to install "titans"
     from titans import TitansConfig as Config
     from titans import TitansForCausalLM as ForCausalLM
+    from titans import TitansForecastingConfig as ForecastingConfig
+    from titans import TitansForForecasting as ForForecasting
     from titans import TitansModel as Model
 except ImportError as error:
     raise ImportError(f"this model needs the package titans-lm ({error}): pip install titans-lm") from error
@@ -26,3 +28,13 @@ class TitansForCausalLM(ForCausalLM):
     """The package's language model."""
 
     config_class = TitansConfig
+
+
+class TitansForecastingConfig(ForecastingConfig):
+    """The package's configuration of a forecasting model."""
+
+
+class TitansForForecasting(ForForecasting):
+    """The package's forecasting model."""
+
+    config_class = TitansForecastingConfig
