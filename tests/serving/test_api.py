@@ -134,6 +134,14 @@ def test_keys_are_tenants(make_client):
     client.request("GET", "/healthz")
 
 
+@pytest.mark.parametrize("host", ["x/y?", "x/healthz#", "[", "x@y", "", "localhost"])
+def test_no_host_passes_by_the_keys(make_client, host):
+    client = make_client(keys=KEYS)
+    client.error("GET", "/v1/memories", 401, headers={"Host": host})
+    client.error("GET", "/v1/memories/", 401, headers={"Host": host})
+    client.request("GET", "/v1/memories", headers={"Host": host, "Authorization": f"Bearer {next(iter(KEYS))}"})
+
+
 @pytest.mark.parametrize(
     "fields",
     [

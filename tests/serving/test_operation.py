@@ -100,6 +100,28 @@ def test_a_second_ctrl_c_cuts_answers_and_leaves_memories_whole(server, folder, 
     assert before["tokens"] + 5 < stored.state.tokens < before["tokens"] + 4000
 
 
+def test_stopping_takes_no_longer_than_allowed_and_saves(start_server, tmp_path, model):
+    """Also an answer that goes on without its client, for its retry."""
+    server = start_server(tmp_path / "memories", "--stop-seconds", 1)
+    body = {**BODY, "stream": True, "max_tokens": 4000}
+    stream = {"json": {**body, "memory": "left"}, "headers": {"Idempotency-Key": "one"}}
+    with server.http.stream("POST", "/v1/completions", **stream) as response:
+        next(response.iter_lines())
+    with (
+        contextlib.suppress(httpx.TransportError),
+        server.http.stream("POST", "/v1/completions", json={**body, "memory": "heard"}) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        server.process.terminate()
+        list(lines)
+    assert server.process.wait(30) == 0
+    server.stop()
+    store = MemoryStore(tmp_path / "memories", model)
+    for name in ("left", "heard"):
+        assert 6 < store.get("local", f"default:{name}").state.tokens < 4000
+
+
 def test_keys_are_replaced_whole(tmp_path, caplog):
     write_keys(tmp_path / "keys.json", "alice")
     keys = Keys.load(tmp_path / "keys.json")

@@ -122,10 +122,13 @@ def serve(
             listening.listen(QUEUE)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # Also what runs without a client, for the retries to come, ends by then.
+            cut = asyncio.get_running_loop().call_later(stop_seconds, service.abandon)
             await super().shutdown(sockets)
             if self.force_exit:  # at a second Ctrl-C, uvicorn leaves the rest undone
                 service.abandon()
                 await service.drain()
+            cut.cancel()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             if sig == signal.SIGINT and ignored:  # uvicorn listens to it all the same
