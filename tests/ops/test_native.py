@@ -5,6 +5,8 @@ That it equals the reference in everything the other engines are tested for, tes
 
 import importlib
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -154,10 +156,78 @@ def test_compiled_once_for_each_type_and_source(fresh, monkeypatch, tmp_path):
     assert len(built(tmp_path)) == 3
 
 
-def test_a_damaged_file_is_made_again(fresh, tmp_path):
-    path = BUILD._cache() / f"{BUILD._key(BUILD._compiler(), 'float')}.so"
-    path.write_bytes(b"no library")
+@pytest.mark.parametrize("damage", ["cut short", "empty", "changed", "others may write"])
+def test_only_a_whole_library_is_loaded(fresh, tmp_path, damage):
     assert fresh("float").size() == 4
+    (path,) = built(tmp_path)
+    data = path.read_bytes()
+    path.unlink()  # so that what is loaded stays whole: to cut that short kills
+    parts = {"cut short": data[: len(data) // 2], "empty": b"", "changed": data[:-1] + bytes([data[-1] ^ 1])}
+    path.write_bytes(parts.get(damage, data))
+    path.chmod(0o777 if damage == "others may write" else 0o700)
+    if damage == "cut short":  # loading that fails, or kills with SIGBUS
+        code = f"import ctypes; ctypes.CDLL({str(path)!r})"
+        assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode != 0
+    assert fresh("float").size() == 4
+    (path,) = built(tmp_path)
+    assert path.read_bytes() == data
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def failing(tmp_path, monkeypatch, script):
+    """Make a compiler of a shell script the one to use."""
+    path = tmp_path / "a compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    monkeypatch.setenv("CXX", f"'{path}' -w")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('printf "d\\351faut\\nhere" >&2; exit 1', "d\ufffdfaut here"),
+        ("exec sleep 60", "timed out after"),
+        ("sleep 60 & wait", "timed out after"),
+        ('[ "$2" = --version ] || exit 3', "ended with status 3"),
+        ("exit 0", "No such file"),
+        ("kill -9 $$", "ended with status -9"),
+    ],
+)
+def test_a_compiler_that_fails_costs_one_line(fresh, tmp_path, monkeypatch, caplog, script, said):
+    failing(tmp_path, monkeypatch, script)
+    monkeypatch.setattr(BUILD, "ANSWER", 0.3)
+    assert fresh("float") is None
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert built(tmp_path) == []
+
+
+def test_a_command_of_several_words_compiles(fresh, tmp_path, monkeypatch):
+    failing(tmp_path, monkeypatch, 'shift; exec c++ "$@"')
+    assert fresh("double").size() == 8
+
+
+def test_a_command_that_no_shell_reads_costs_one_line(fresh, monkeypatch, caplog):
+    monkeypatch.setenv("CXX", "/home/o'brien/g++")
+    assert fresh("float") is None
+    assert "CXX is" in caplog.text
+    assert "No closing quotation" in caplog.text
+
+
+def test_no_kernel_without_a_home(fresh, monkeypatch, caplog):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    with caplog.at_level(logging.INFO):
+        assert fresh("float") is None
+    assert "this user has no home folder" in caplog.text
+
+
+def test_no_kernel_where_the_cache_cannot_be_written(fresh, tmp_path, caplog):
+    (tmp_path / "cache").write_text("a file")
+    assert fresh("float") is None
+    assert str(tmp_path / "cache") in caplog.text
 
 
 def test_no_kernel_without_a_compiler(fresh, monkeypatch, caplog):
