@@ -1,5 +1,6 @@
 """What a user can correct is one clear sentence on stderr and exit status 2."""
 
+import io
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 
 from titans import TitansForCausalLM
+from titans.cli import main
 from titans.data import load_tokenizer
 from titans.training.pretrained import load_config
 
@@ -223,6 +225,22 @@ def test_the_installed_command_prints_no_traceback(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr == "error: cannot read the recipe nowhere.yaml: No such file or directory\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_output_that_cannot_show_a_character_costs_no_work(model_folder, monkeypatch, encoding):
+    shown = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "argv", ["titans", "generate", str(model_folder), "--prompt", "é世", "--seed", "1"])
+    monkeypatch.setattr(
+        "titans.generation.continuation.write_tokens", lambda *_, **options: iter(("Zoë ", "世\U0001f600"))
+    )
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    shown.flush()
+    known = "Zoë".encode(encoding, errors="replace")
+    assert shown.buffer.getvalue().rstrip() == known + b" ??"
 
 
 def test_help_imports_nothing_heavy():

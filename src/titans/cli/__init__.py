@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from typing import Any
 
@@ -62,5 +63,8 @@ app.add_typer(memories.app, name="memories")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; a character that the output cannot show comes out as a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     app()

@@ -45,12 +45,14 @@ def load_for_inference(name: str) -> tuple[Any, Any]:
     Raises:
         TitansError: one of them cannot be loaded, or they do not fit each other.
     """
+    from titans.data.hub import local_or_hub
     from titans.data.tokenizers import check_vocabulary, load_tokenizer
     from titans.training.pretrained import find_device, load_model
 
     silence_loading()
-    model: Any = load_model(name)
-    tokenizer = load_tokenizer(name)
+    with local_or_hub(name):  # which is asked once whether it answers
+        model: Any = load_model(name)
+        tokenizer = load_tokenizer(name)
     check_vocabulary(tokenizer, model.config.vocab_size)
     return model.to(find_device()), tokenizer
 

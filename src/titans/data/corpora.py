@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from titans.data.hub import hub_or_cache
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 from titans.text_files import kind, open_bytes, read_text, text_blocks, text_lines
@@ -227,7 +228,8 @@ def _hub_documents(source: HubSource, text_field: str) -> Iterator[Document]:
             f'"{source.hub}" is no file or folder here, and reading it as a hub id needs datasets; {_EXTRA}'
         ) from error
     try:
-        rows: Iterable[Any] = datasets.load_dataset(source.hub, source.name, split=source.split, streaming=True)
+        with hub_or_cache():
+            rows: Iterable[Any] = datasets.load_dataset(source.hub, source.name, split=source.split, streaming=True)
         for row, record in enumerate(rows):
             yield from _record_documents(f"{source.hub}, row {row}", record, text_field)
     except TitansError:

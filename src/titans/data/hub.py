@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 SECONDS = 5.0  # how long the hub may take to answer
 
@@ -33,6 +34,18 @@ def hub_or_cache() -> Iterator[None]:
     finally:
         for module, value in zip(modules, before, strict=True):
             module.__dict__["HF_HUB_OFFLINE"] = value
+
+
+def local_or_hub(name: str) -> AbstractContextManager[None]:
+    """Have a model or tokenizer loaded in the body come from a path where there is one, else as by `hub_or_cache`.
+
+    Args:
+        name: a path or a hub id.
+
+    Returns:
+        A context manager.
+    """
+    return nullcontext() if Path(name).exists() else hub_or_cache()
 
 
 def _answers() -> bool:

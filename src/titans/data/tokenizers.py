@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from titans.data.hub import local_or_hub
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 
@@ -63,7 +64,8 @@ def load_tokenizer(name: str = BYTES) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        with local_or_hub(name):
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise TitansError(
             f'cannot load the tokenizer "{name}" ({first_line(error)}): expected "{BYTES}", a folder that holds a '

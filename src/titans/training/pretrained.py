@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 
-from titans.data.hub import hub_or_cache
+from titans.data.hub import local_or_hub
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 
@@ -62,7 +61,7 @@ def load_any_config(name: str) -> Any:
     elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise TitansError(f'there is no model folder "{name}": expected a path or a hub id like owner/name')
     try:
-        with contextlib.nullcontext() if path.exists() else hub_or_cache():
+        with local_or_hub(name):
             return AutoConfig.from_pretrained(name)
     except (OSError, ValueError, TypeError, StrictDataclassError) as error:
         raise TitansError(f'cannot load the model "{name}": {first_line(error)}') from error
@@ -88,7 +87,8 @@ def load_model(name: str) -> PreTrainedModel:
     config = load_config(name)
     try:
         load: Any = TitansForCausalLM.from_pretrained  # its type knows no output_loading_info
-        model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
+        with local_or_hub(name):
+            model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
     _check_complete(name, found, model.all_tied_weights_keys)
@@ -118,7 +118,8 @@ def load_causal_model(name: str) -> PreTrainedModel:
     try:
         logging.set_verbosity_error()  # what does not fit is said below, in one line
         load: Any = AutoModelForCausalLM.from_pretrained
-        model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
+        with local_or_hub(name):
+            model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
     finally:
