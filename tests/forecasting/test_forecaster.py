@@ -400,7 +400,7 @@ def test_an_index_of_a_frame_or_its_order_does_not_matter():
 
 @pytest.mark.parametrize(("frequency", "steps"), [
     ("h", 24), ("15min", 96), ("30s", 120), ("D", 7), ("7D", 52), ("B", 5), ("W-SUN", 52), ("MS", 12), ("3MS", 4),
-    ("QE-DEC", 4), ("YS", 1), ("2h", 12), (1, 1), ("BME", 12),
+    ("QE-DEC", 4), ("YS", 1), ("2h", 12), (1, 1), ("BME", 12), ("SMS-15", 24), ("SME-15", 24),
 ])  # fmt: skip
 def test_seasons(frequency, steps):
     assert season(frequency) == steps

@@ -186,3 +186,17 @@ def test_a_forecaster_goes_on_over_a_change_of_clocks(zone, clock, end, tmp_path
     assert model.ledger.steps.tolist() == [63]
     model.save(tmp_path)
     assert list(TitansForecaster.load(tmp_path).cutoffs) == [df.ds[62]]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC+02:00", None])
+def test_what_earlier_versions_saved_is_read(zone):
+    """They wrote the last times in UTC."""
+    folder = pytest.importorskip("titans.forecasting.forecaster_folder")
+    times = local(pd.date_range("2024-01-01 02:30", periods=50, freq="D"), zone)
+    forecaster = pytest.importorskip("titans.forecasting.forecaster").TitansForecaster(3, **QUICK)
+    ledger = forecaster.fit(pd.DataFrame({"unique_id": "a", "ds": times, "y": np.arange(50.0)})).ledger
+    written = folder._write_ledger(ledger)
+    assert list(folder._read_ledger(written).ends) == [times[-1]]
+    written["last"] = [int(times[-1:].as_unit(written["unit"]).asi8[0])]
+    del written["clock"]
+    assert list(folder._read_ledger(written).horizon(3)[0]) == list(ledger.horizon(3)[0])

@@ -95,7 +95,7 @@ def _without_comments(text: str, notes: list[str]) -> str:
     for separator in _SEPARATORS:
         cells, names = following.split(separator), lines[last].split(separator)
         if len(cells) == len(names) > 1 and any(_is_number(cell) or _is_date(cell) for cell in map(str.strip, cells)):
-            header = lines[last].lstrip(" \t#")
+            header = re.sub(r"^[ \t]*#+ *", "", lines[last])
     comments = sum(bool(line.strip()) for line in lines) - bool(header)
     if comments:
         notes.append(

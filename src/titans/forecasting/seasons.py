@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from titans.forecasting._pandas import pd
 
-_A_YEAR = {"Y": 1, "A": 1, "Q": 4, "M": 12, "W": 52}  # steps of calendar frequencies; first letter, without "B"
+_A_YEAR = {
+    "Y": 1,
+    "A": 1,
+    "Q": 4,
+    "M": 12,
+    "S": 24,
+    "W": 52,
+}  # steps of calendar frequencies; first letter, without "B"
 
 
 def season(frequency: str | int) -> int:
@@ -14,8 +21,8 @@ def season(frequency: str | int) -> int:
         frequency: the step, as a pandas offset alias or a whole number.
 
     Returns:
-        A day of hours or of minutes, an hour of seconds, a week of days, a year of weeks, months or quarters; 1 for
-        years, for whole-number time, and where nothing is usual.
+        A day of hours or of minutes, an hour of seconds, a week of days, a year of weeks, half months, months or
+        quarters; 1 for years, for whole-number time, and where nothing is usual.
     """
     if isinstance(frequency, int):
         return 1

@@ -19,20 +19,8 @@ from titans.forecasting.jitter import MOSTLY
 
 _DATES = (  # of text with all of / . , and spaces written as -
     *("%Y-%m-%d", "%m-%d-%Y", "%d-%m-%Y", "%m-%d-%y", "%d-%m-%y"),
-    *(
-        "%d-%b-%Y",
-        "%d-%B-%Y",
-        "%d-%b-%y",
-        "%b-%d-%Y",
-        "%B-%d-%Y",
-        "%b-%Y",
-        "%B-%Y",
-        "%b-%y",
-        "%m-%Y",
-        "%Y-%m",
-        "%Y-%b",
-        "%Y-%B",
-    ),
+    *("%d-%b-%Y", "%d-%B-%Y", "%d-%b-%y", "%b-%d-%Y", "%B-%d-%Y"),
+    *("%b-%Y", "%B-%Y", "%b-%y", "%m-%Y", "%Y-%m", "%Y-%b", "%Y-%B"),
 )
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
 _CLOCK = r"\d:\d\d(?::\d\d(?:\.\d+)?)?"
@@ -90,7 +78,6 @@ def parse_times(column: pd.Series, *, text_file: bool = False, like: pd.Index | 
     if pd.api.types.infer_dtype(given, skipna=True) in ("datetime", "datetime64", "date"):
         with contextlib.suppress(ValueError, TypeError):  # UTC offsets that differ, years out of range
             return Times(pd.DatetimeIndex(pd.to_datetime(given)), known)
-        given = given.map(lambda date: date.isoformat())
     texts = given.astype(str).str.strip()
     numbers = pd.to_numeric(texts, errors="coerce")
     if numbers.notna().all():
