@@ -34,6 +34,7 @@ class FakeServer:
         memories: the record of each session, by (user, session).
         bodies: the chat requests it got.
         fail: the next chat request is refused with this status, headers and message.
+        code: of that refusal.
         key: the API key it asks for; None asks for none.
         answer: what the model says, token by token.
         pause: seconds between the chunks of an answer.
@@ -45,6 +46,7 @@ class FakeServer:
     memories: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
     bodies: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     fail: tuple[int, dict[str, str], str] | None = None
+    code: str | None = None
     key: str | None = None
     answer: list[str] = dataclasses.field(default_factory=lambda: ["The ", "code ", "is ", "7", "1", "4", "."])
     pause: float = 0.0
@@ -65,6 +67,8 @@ class FakeServer:
                 "tokens": 0,
                 "bytes": STATE_BYTES,
                 "created": now,
+                "foreign": False,
+                "damaged": False,
             },
         )
         record |= {"tokens": record["tokens"] + tokens, "version": record["version"] + 1, "updated": now}
@@ -91,9 +95,9 @@ def words(text: str) -> list[str]:
     return [part + " " for part in text.split(" ")[:-1]] + [text.split(" ")[-1]]
 
 
-def error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def error(status: int, message: str, headers: dict[str, str] | None = None, code: str | None = None) -> JSONResponse:
     """An error in OpenAI's shape."""
-    return JSONResponse({"error": {"message": message, "type": "error", "param": None, "code": None}}, status, headers)
+    return JSONResponse({"error": {"message": message, "type": "error", "param": None, "code": code}}, status, headers)
 
 
 def application(fake: FakeServer) -> FastAPI:
@@ -120,7 +124,7 @@ def application(fake: FakeServer) -> FastAPI:
         if fake.fail is not None:
             status, headers, message = fake.fail
             fake.fail = None
-            return error(status, message, headers)
+            return error(status, message, headers, fake.code)
         return StreamingResponse(stream(fake, body), media_type="text/event-stream")
 
     memory_routes(app, fake)
@@ -173,6 +177,10 @@ def memory_routes(app: FastAPI, fake: FakeServer) -> None:
         data = [fake.memories[user, name] for name in names[:limit]]
         return {"object": "list", "data": data, "has_more": len(names) > limit}
 
+    @app.get("/v1/memories/{user}/{memory}")
+    async def described(user: str, memory: str) -> Any:
+        return fake.memories.get((user, memory)) or error(404, "no such memory")
+
     @app.delete("/v1/memories/{user}/{memory}")
     async def delete(user: str, memory: str) -> dict[str, Any]:
         del fake.memories[user, memory]
@@ -187,7 +195,7 @@ def memory_routes(app: FastAPI, fake: FakeServer) -> None:
 
     @app.post("/v1/memories/{user}/{memory}/reset")
     async def reset(user: str, memory: str) -> dict[str, Any]:
-        fake.memories[user, memory]["tokens"] = 0
+        fake.memories[user, memory] |= {"tokens": 0, "damaged": False, "foreign": False}
         return fake.memories[user, memory]
 
     @app.get("/v1/memories/{user}/{memory}/export")

@@ -220,6 +220,13 @@ def test_a_refusal_is_one_sentence_and_loses_nothing(page, server, status, heade
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+def test_a_store_that_fails_is_said_so(page, server):
+    server.fail = (503, {"Retry-After": "1"}, "the store is read-only: let this process write it")
+    server.code = "store_failed"
+    say(page, "x")
+    expect(page.get_by_role("alert")).to_contain_text("the store is read-only: let this process write it")
+
+
 def test_an_error_within_an_answer(page, server):
     server.break_off = True
     say(page, "x")
@@ -345,6 +352,55 @@ def test_more_sessions_than_one_list_holds(page, server):
     page.get_by_role("button", name="Show more sessions").click()
     expect(page.locator("#sessions button")).to_have_count(120)
     expect(page.get_by_role("button", name="Show more sessions")).to_be_hidden()
+    say(page, "x")
+    answered(page)
+    expect(page.locator("#sessions button")).to_have_count(120)  # still all of them
+
+
+def test_a_session_beyond_the_first_list_is_known(page, server):
+    for i in range(120):
+        server.remember("many", f"s{i:03d}", 7)
+    page.get_by_label("User").fill("many")
+    page.keyboard.press("Tab")
+    expect(page.locator("#sessions button")).to_have_count(100)
+    confirm(page, "New", "Create", typed="s110")
+    opened(page, "s110")
+    current = page.locator("#sessions [aria-current] .hint")
+    expect(current).to_have_text("7 tokens · 40 KiB")
+    expect(page.locator(".empty")).to_contain_text("This memory has read 7 tokens")
+    say(page, "x")
+    answered(page)
+    expect(current).to_have_text("15 tokens · 40 KiB")
+    for name in ("Fork", "Download", "Reset", "Delete"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_enabled()
+    confirm(page, "Reset", "Reset")
+    expect(current).to_have_text("0 tokens · 40 KiB")
+    expect(page.locator("#sessions button")).to_have_count(101)
+    confirm(page, "Delete", "Delete")
+    opened(page, "s099")
+    assert ("many", "s110") not in server.memories
+    expect(page.locator("#sessions [aria-current]")).to_be_in_viewport()
+    expect(page.get_by_role("button", name="Reset")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize(
+    ("what", "shown", "told"),
+    [("damaged", "damaged", "This memory is damaged"), ("foreign", "of another model", "belongs to another model")],
+)
+def test_a_memory_that_cannot_be_read_can_be_reset(page, server, what, shown, told):
+    server.memories["default", "other"][what] = True
+    page.reload()
+    page.get_by_role("button", name=f"other {shown}").click()
+    opened(page, "other")
+    expect(page.locator(".empty")).to_contain_text(told)
+    expect(page.get_by_role("button", name="Fork")).to_be_disabled()
+    for name in ("Download", "Delete"):
+        expect(page.get_by_role("button", name=name)).to_be_enabled()
+    confirm(page, "Reset", "Reset")
+    expect(page.locator("#sessions [aria-current] .hint")).to_have_text("0 tokens · 40 KiB")
+    expect(page.get_by_role("button", name="Fork")).to_be_enabled()
+    say(page, "x")
+    answered(page)
 
 
 # For everyone

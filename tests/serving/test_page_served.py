@@ -18,7 +18,9 @@ def test_a_chat_with_a_model_and_its_memory(serve):
         page = browser.new_page()
         errors = []
         page.on("pageerror", lambda error: errors.append(error))
-        page.goto(server.url)
+        page.set_content(f'<a href="{server.url}">a link of another site</a>')
+        page.get_by_text("a link of another site").click()
+        expect(page.locator("#model option")).to_have_text("tiny", timeout=20_000)
         page.get_by_label("Message", exact=True).fill("hello")
         page.keyboard.press("Enter")
         expect(page.locator(".message")).to_have_count(2, timeout=20_000)

@@ -17,6 +17,12 @@ export class Api {
     return (await this.request(`/v1/memories?${query}`)).json();
   }
 
+  /** What is known of one memory; undefined where there is none. */
+  async memory(user, memory) {
+    const response = await this.request(path(user, memory), {}, [404]);
+    return response.ok ? response.json() : undefined;
+  }
+
   fork(user, memory, to) {
     return this.request(`${path(user, memory)}/fork`, json({ to }));
   }
@@ -52,7 +58,7 @@ export class Api {
     }
   }
 
-  async request(url, options = {}) {
+  async request(url, options = {}, expected = []) {
     const headers = { ...options.headers, ...(this.key() && { Authorization: `Bearer ${this.key()}` }) };
     let response;
     try {
@@ -61,7 +67,7 @@ export class Api {
       if (error.name === "AbortError") throw error;
       throw new ApiError("The server cannot be reached. Check that it is running, and try again.");
     }
-    if (!response.ok) throw new ApiError(await sentence(response));
+    if (!response.ok && !expected.includes(response.status)) throw new ApiError(await sentence(response));
     return response;
   }
 }
@@ -78,7 +84,8 @@ function json(body) {
 async function sentence(response) {
   const seconds = Number(response.headers.get("Retry-After"));
   const later = seconds > 0 ? `Try again in ${seconds} ${seconds === 1 ? "second" : "seconds"}.` : "Try again later.";
-  const said = await response.json().then(({ error }) => error.message, () => "");
+  const { message: said = "", code } = await response.json().then(({ error }) => error, () => ({}));
+  if (code === "store_failed") return said;
   switch (response.status) {
     case 401:
       return "The server asks for an API key, and this is not one it knows. Enter yours under Settings.";

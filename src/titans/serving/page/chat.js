@@ -40,7 +40,11 @@ export class Conversation {
 }
 
 function invitation(session) {
-  const [title, text] = session
+  const [title, text] = session?.damaged
+    ? ["This memory is damaged", "Its file cannot be read. Reset it to start anew, upload a copy, or delete it."]
+    : session?.foreign
+    ? ["This memory belongs to another model", "Only the model that made it can read it. Reset it to start anew."]
+    : session
     ? [
         `This memory has read ${whole(session.tokens)} tokens`,
         "The text itself is not kept, only what the memory made of it. Go on writing, or ask about what it read.",

@@ -12,7 +12,7 @@ export function showMemory(session, answers) {
   const last = answers.at(-1);
   const now = { ...session, ...last };
   const rows = [
-    ["Tokens read", now.tokens === undefined ? "none yet" : whole(now.tokens)],
+    ["Tokens read", now.damaged ? "unknown" : now.tokens === undefined ? "none yet" : whole(now.tokens)],
     ["State", now.bytes === undefined ? "–" : bytes(now.bytes)],
     ["Memory norm", last ? measured(last.norm) : "–"],
     ["Last answer", ""],

@@ -13,7 +13,7 @@ export class Sessions {
    *   runs work after what is being generated was stopped, and shows its error
    */
   constructor(api, page) {
-    Object.assign(this, { api, page, user: "default", session: FIRST, listed: [], more: false });
+    Object.assign(this, { api, page, user: "default", session: FIRST, listed: [], more: false, beyond: undefined });
     this.list = document.getElementById("sessions");
     this.file = document.getElementById("file");
     for (const button of document.querySelectorAll("[data-action]")) {
@@ -25,61 +25,88 @@ export class Sessions {
 
   /** What the server knows about the open session; undefined where nothing was read yet. */
   get current() {
-    return this.listed.find(({ memory }) => memory === this.session);
+    return [...this.listed, this.beyond].find((known) => known?.memory === this.session);
   }
 
   /** Show a user's sessions, the one used last open. */
   async openUser(user) {
     this.user = user;
-    await this.refresh();
-    const latest = this.listed.toSorted((a, b) => (a.updated < b.updated ? 1 : -1))[0];
-    this.open(latest?.memory ?? FIRST);
+    [this.listed, this.more] = [[], false];
+    await this.listNext();
+    const latest = this.listed.toSorted((a, b) => ((a.updated ?? "") < (b.updated ?? "") ? 1 : -1))[0];
+    await this.open(latest?.memory ?? FIRST);
   }
 
-  open(session) {
+  async open(session) {
     this.session = session;
+    await this.findCurrent();
     this.render();
     this.page.open();
   }
 
+  /** List again as many as were listed. */
   async refresh() {
-    const { data, has_more } = await this.api.memories(this.user);
-    [this.listed, this.more] = [data, has_more];
+    const wanted = this.listed.length;
+    this.listed = [];
+    do await this.listNext();
+    while (this.more && this.listed.length < wanted);
+    await this.findCurrent();
     this.render();
   }
 
   async loadMore() {
-    const { data, has_more } = await this.api.memories(this.user, this.listed.at(-1).memory);
-    [this.listed, this.more] = [[...this.listed, ...data], has_more];
+    await this.listNext();
     this.render();
+  }
+
+  async listNext() {
+    const { data, has_more } = await this.api.memories(this.user, this.listed.at(-1)?.memory);
+    [this.listed, this.more] = [[...this.listed, ...data], has_more];
+  }
+
+  /** Ask for the open session where it may be one of those that are not listed yet. */
+  async findCurrent() {
+    this.beyond = undefined;
+    if (this.more && !this.current) this.beyond = await this.api.memory(this.user, this.session);
   }
 
   render() {
     const focused = this.list.contains(document.activeElement) && document.activeElement.dataset.session;
-    const fresh = this.current ? [] : [{ memory: this.session }];
-    this.list.replaceChildren(...[...fresh, ...this.listed].map((session) => this.item(session)));
+    const isListed = this.listed.some(({ memory }) => memory === this.session);
+    const first = isListed ? [] : [this.current ?? { memory: this.session }];
+    this.list.replaceChildren(...[...first, ...this.listed].map((session) => this.item(session)));
     this.list.querySelector(`[data-session="${CSS.escape(focused || "")}"]`)?.focus();
+    this.showCurrent();
     document.getElementById("more").hidden = !this.more;
     for (const action of ["fork", "download", "reset", "remove"]) {
-      document.querySelector(`[data-action="${action}"]`).disabled = !this.current;
+      const useless = action === "fork" && (this.current?.damaged || this.current?.foreign);
+      document.querySelector(`[data-action="${action}"]`).disabled = !this.current || useless;
     }
   }
 
-  item({ memory, tokens, bytes: size }) {
+  /** Scroll the list, and nothing else, to the open session where it is out of sight. */
+  showCurrent() {
+    const { offsetTop: top, offsetHeight: height } = this.list.querySelector("[aria-current]").parentElement;
+    const { scrollTop, clientHeight } = this.list;
+    if (top < scrollTop || top + height > scrollTop + clientHeight) this.list.scrollTop = top;
+  }
+
+  item(session) {
+    const { memory } = session;
     const button = element(
       "button",
       { type: "button", "data-session": memory, ...(memory === this.session && { "aria-current": "true" }) },
       element("span", { class: "name" }, memory),
-      element("span", { class: "hint" }, tokens === undefined ? "new" : `${whole(tokens)} tokens · ${bytes(size)}`),
+      element("span", { class: "hint" }, hint(session)),
     );
-    button.addEventListener("click", () => this.page.attempt(async () => this.open(memory)));
+    button.addEventListener("click", () => this.page.attempt(() => this.open(memory)));
     return element("li", {}, button);
   }
 
   async create() {
     const text = "Each session has a memory of its own. It is kept from the first message on.";
     const name = await ask({ title: "New session", text, yes: "Create", name: this.unused("session") });
-    if (name !== null) await this.page.attempt(async () => this.open(name));
+    if (name !== null) await this.page.attempt(() => this.open(name));
   }
 
   async fork() {
@@ -89,7 +116,7 @@ export class Sessions {
     await this.page.attempt(async () => {
       await this.api.fork(this.user, this.session, name);
       await this.refresh();
-      this.open(name);
+      await this.open(name);
     });
   }
 
@@ -137,7 +164,7 @@ export class Sessions {
       await this.api.import(this.user, name, file);
       this.page.changed("removed", name); // what was said in a session of that name is not what it knows now
       await this.refresh();
-      this.open(name);
+      await this.open(name);
     });
   }
 
@@ -149,4 +176,10 @@ export class Sessions {
     while (taken.has(`${stem}-${number}`)) number += 1;
     return `${stem}-${number}`;
   }
+}
+
+function hint({ tokens, bytes: size, damaged, foreign }) {
+  if (damaged) return "damaged";
+  if (foreign) return "of another model";
+  return tokens === undefined ? "new" : `${whole(tokens)} tokens · ${bytes(size)}`;
 }
