@@ -68,4 +68,4 @@ def test_without_a_network_one_sentence_says_so(titans, model_folder, monkeypatc
 def test_without_the_extra_one_sentence_says_so(titans, model_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
     result = titans("evaluate", "lm", model_folder, status=2)
-    assert "pip install -e '.[eval]'" in result.stderr
+    assert 'pip install "titans-lm[eval]"' in result.stderr

@@ -4,6 +4,7 @@ import json
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -153,6 +154,23 @@ def test_metrics_that_note_labels_and_predictions_have_no_interval(define, evalu
     (task,) = evaluate("t").tasks
     assert list(task.metrics) == ["mcc"]
     assert task.metrics["mcc"].low is None
+
+
+def test_tasks_that_are_classes_take_documents_from_files(evaluate, tmp_path, monkeypatch):
+    monkeypatch.setattr(lm_class(), "_stream", lambda self, reader, context, settings: context[-2:])
+    write(tmp_path / "squad_completion.jsonl", [{"text": f"the text v{n}", "value": f"v{n // 2}"} for n in range(4)])
+    (task,) = evaluate("squad_completion").tasks
+    assert (task.task, task.documents, task.metrics["contains"].value) == ("squad_completion_local", 4, 0.25)
+    assert task.metrics["contains"].low == wilson(1, 4)[0]
+
+
+def test_numpy_s_truth_values_are_shares(define, evaluate, monkeypatch):
+    from lm_eval.api.task import ConfigurableTask
+
+    define("t", questions(4), "test_split: test")
+    monkeypatch.setattr(ConfigurableTask, "process_results", lambda self, doc, _: {"acc": np.bool_(doc["label"])})
+    (task,) = evaluate("t").tasks
+    assert (task.metrics["acc"].low, task.metrics["acc"].high) == wilson(2, 4)
 
 
 GROUP = """

@@ -10,11 +10,12 @@ from titans.data.language_tasks import LocalTask, local_rows
 from titans.errors import TitansError
 
 
-def give_local(task: Any, local: LocalTask, folder: Path) -> None:
+def give_local(task: Any, name: str, local: LocalTask, folder: Path) -> None:
     """Give a task that is being made its documents, and the examples of its prompts, from files.
 
     Args:
         task: the harness's object, its configuration read.
+        name: what the harness calls it.
         local: the documents.
         folder: where the file with the examples is, if prompts have any: `TASK_SPLIT.jsonl`, of the split from which
             the stock task takes them.
@@ -25,24 +26,25 @@ def give_local(task: Any, local: LocalTask, folder: Path) -> None:
     from datasets import Dataset
 
     config, shots = task.config, task.fewshot_cfg
-    asked = config.test_split or config.validation_split
-    if asked is None:
-        asked = config.test_split = "test"
-    task.dataset = {asked: Dataset.from_list(local.rows)}
+    asked, documents = config.test_split or config.validation_split, Dataset.from_list(local.rows)
+    if asked is None:  # a class of its own, which says in code what it asks
+        task.dataset = {"test": documents, "validation": documents}
+        return
+    task.dataset = {asked: documents}
     split = _split(task)
     if split is not None and split != asked:
-        file = f"{config.task}_{split}.jsonl"
+        file = f"{name}_{split}.jsonl"
         rows = local_rows(folder, file)
         if rows is not None:
             task.dataset[split] = Dataset.from_list(rows)
         elif config.num_fewshot:
             raise TitansError(
-                f"{config.task} begins each prompt with {config.num_fewshot} examples of its split {split}, which must "
+                f"{name} begins each prompt with {config.num_fewshot} examples of its split {split}, which must "
                 f"not come from the questions in {local.path}: give them as {file} in the same folder"
             )
-    for name in ("training_split", "validation_split"):
-        if getattr(config, name) not in task.dataset:
-            setattr(config, name, None)
+    for field in ("training_split", "validation_split"):
+        if getattr(config, field) not in task.dataset:
+            setattr(config, field, None)
     if shots.split not in task.dataset:
         shots.split = None
 

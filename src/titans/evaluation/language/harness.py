@@ -11,6 +11,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 
@@ -123,13 +125,18 @@ def run_task(lm: Any, task: Any, limit: int | None, seed: int) -> Measured:
         metric, comma, filtered = key.partition(",")
         if not comma or not isinstance(value, numbers.Real) or metric.endswith("_stderr"):
             continue
-        measured = [one[metric] for one in samples if one["filter"] == filtered and metric in one]
+        measured = [_plain(one[metric]) for one in samples if one["filter"] == filtered and metric in one]
         if metric.isdigit():  # RULER's are called as the length of the text, and -1 at a text of another length
             measured = [one for one in measured if one != -1]
         if measured:
             shown = metric if filtered == "none" else key
             metrics[shown], rows[shown] = float(value), measured
     return Measured(metrics, rows, len({one["doc_id"] for one in samples}), of)
+
+
+def _plain(measured: Any) -> Any:
+    """Python's number where it is NumPy's, whose truth values are none."""
+    return measured.item() if isinstance(measured, np.generic) else measured
 
 
 @contextlib.contextmanager

@@ -108,7 +108,8 @@ class Tasks:
                 are no examples for a prompt but the questions themselves.
         """
         downloads = contextlib.redirect_stderr(io.StringIO())  # NLTK's, which tell of themselves
-        with quiet(), downloads, hub_or_cache(), self._local_data() as given, _refused_data(name, given):
+        hub = hub_or_cache() if self._local(name) is None else contextlib.nullcontext()
+        with quiet(), downloads, hub, self._local_data(name) as given, _refused_data(name, given):
             found = self._manager.load([name])
         tasks = []
         for task in found["tasks"].values():
@@ -125,8 +126,11 @@ class Tasks:
         return None if self._data is None else local_task(self._data, name)
 
     @contextlib.contextmanager
-    def _local_data(self) -> Iterator[dict[str, LocalTask | None]]:
+    def _local_data(self, asked: str) -> Iterator[dict[str, LocalTask | None]]:
         """Give the tasks that are made in the body their documents from files, as far as there are any.
+
+        Args:
+            asked: the name of a task that does not know its own yet, as those do that are classes.
 
         Yields:
             By name of each task that is being made: its documents, or None where they come from elsewhere.
@@ -137,12 +141,12 @@ class Tasks:
         download = ConfigurableTask.download
 
         def get(task: Any, *args: Any, **options: Any) -> None:
-            name = task.config.task
+            name = task.config.task or asked
             local = given[name] = self._local(name)
             if local is None or self._data is None:
                 download(task, *args, **options)
             else:
-                give_local(task, local, self._data)
+                give_local(task, name, local, self._data)
 
         try:
             ConfigurableTask.download = get
@@ -166,9 +170,10 @@ def _refused_data(name: str, given: dict[str, LocalTask | None]) -> Iterator[Non
         if local is not None:
             raise TitansError(f"{local.path} is no data of the task {task}: {reason}") from cause
         if isinstance(cause, OSError):
+            what = f"the data of {task}" if given else f"what {task} needs"
             raise TitansError(
-                f"cannot load the data of {task} from the hub ({reason}): check the network, or give a folder with "
-                "the data as --data"
+                f"cannot load {what} from the hub ({reason}): check the network, or give a folder with the data as "
+                "--data"
             ) from cause
         raise TitansError(f"{task} cannot be loaded: {reason}") from cause
 
