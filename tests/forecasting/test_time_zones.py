@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 pd = pytest.importorskip("pandas")
 frames = pytest.importorskip("titans.forecasting.frames")
 grid = pytest.importorskip("titans.forecasting.grid")
+on_clock = pytest.importorskip("titans.forecasting.clock").on_clock
 
 ZONES = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone)
 STEPS = {"15min": None, "h": None, "D": "D", "3D": "3D", "W-MON": "7D", "B": "B", "MS": "MS", "ME": "ME", "QS": "3MS"}
@@ -46,6 +47,8 @@ def test_forecasts_go_on_as_the_calendar_does(zone, alias, end, quarters, steps)
     assert laid.moved == 0
     assert more.equals(pd.DatetimeIndex(whole[steps:], freq=None))
     assert grid.find_frequency(laid.times.append(more)) == frequency
+    last = on_clock(laid.times, frequency)[-1:]
+    assert grid.steps_after(last, whole[steps - 3 :], frequency)[3:].tolist() == [*range(1, 21)]  # as update counts
 
 
 @pytest.mark.parametrize(
