@@ -39,6 +39,9 @@ def serve(
     stop_seconds: Annotated[
         int, typer.Option(min=0, help="Seconds that answers have to end when it is stopped.")
     ] = 120,
+    log_names: Annotated[
+        bool, typer.Option(help="Name users and their memories in the log; stand-ins are there otherwise.")
+    ] = False,
 ) -> None:
     r"""Serve a model over the OpenAI API, with memories that last, and a page to see them.
 
@@ -75,5 +78,5 @@ def serve(
         language_model, tokenizer, model, memories=memories, keys=known, policy=policy, allow_gated=gated,
         max_batch=max_batch, max_queue=max_queue, max_sessions=max_sessions, limits=limits,
     )  # fmt: skip
-    log_as_json()
+    log_as_json(log_names)
     run(app, host, port, lambda address: typer.echo(f"{model} at {address}"), keys=known, stop_seconds=stop_seconds)

@@ -8,9 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from titans.serving.pseudonyms import without_names
+
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as JSON: time, level, logger, message, and what the call added as `extra={"fields": {...}}`."""
+    """Formats a record as JSON: time, level, logger, message, and what the call added as `extra={"fields": {...}}`.
+
+    Args:
+        names: whether users and their memories are named; a stand-in is there otherwise. Default: no.
+    """
+
+    def __init__(self, names: bool = False) -> None:
+        super().__init__()
+        self.shown: Callable[[str], str] = str if names else without_names
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -18,11 +28,11 @@ class JsonFormatter(logging.Formatter):
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": self.shown(record.getMessage()),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = self.shown(self.formatException(record.exc_info))
         return json.dumps(line, default=str)
 
 
@@ -58,9 +68,13 @@ class FewOfAKind(logging.Filter):
         return self.seen[kind] <= self.most
 
 
-def log_as_json() -> None:
-    """Let all loggers write JSON lines to stderr."""
+def log_as_json(names: bool = False) -> None:
+    """Let all loggers write JSON lines to stderr.
+
+    Args:
+        names: see `JsonFormatter`.
+    """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(names))
     handler.addFilter(FewOfAKind())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
