@@ -14,9 +14,11 @@ import pytest
 from titans.data import documents
 from titans.data.babi import find_stories, read_stories
 from titans.data.books import read_words
+from titans.data.language_tasks import local_task
 from titans.errors import TitansError
 from titans.forecasting.frames import read_csv
 from titans.models.write_policy import FILE, WritePolicy
+from titans.serving.access import load_keys
 from titans.text_files import decode, read_text, text_lines
 from titans.training import load_recipe
 
@@ -78,12 +80,26 @@ def test_every_reader_reads_what_is_packed_and_marked(packed, encode):
 
 
 @pytest.mark.parametrize("encode", MARKED.values(), ids=MARKED)
+def test_tasks_are_read_packed_and_marked(packed, encode):
+    piqa = packed("piqa_valid.jsonl", encode('{"goal": "é", "sol1": "a\u2028", "sol2": "b"}\n'))
+    (piqa.parent / "piqa_valid-labels.lst").write_bytes(encode("1\n"))
+    found = local_task(piqa.parent, "piqa")
+    assert found.rows == [{"goal": "é", "sol1": "a\u2028", "sol2": "b", "label": 1}]
+    wikitext = packed("wikitext-2.txt", encode(" = Title = \n\n text\n"))
+    assert local_task(wikitext.parent, "wikitext").rows == [{"page": " = Title = \n\n text\n"}]
+    stock = packed("boolq.jsonl", encode('{"question": "é"}\n'))
+    assert local_task(stock.parent, "boolq").rows == [{"question": "é"}]
+
+
+@pytest.mark.parametrize("encode", MARKED.values(), ids=MARKED)
 def test_settings_may_have_marks(tmp_path, encode):
     recipe = tmp_path / "r.yaml"
     recipe.write_bytes(encode("model: {}\ndata: {train: é}\n"))
     assert load_recipe(recipe).data.train == ("é",)
     (tmp_path / FILE).write_bytes(encode(WritePolicy("never").save(tmp_path).read_text()))
     assert WritePolicy.load(tmp_path) == WritePolicy("never")
+    (tmp_path / "keys.json").write_bytes(encode('{"a-long-enough-secret": "tenant"}'))
+    assert load_keys(tmp_path / "keys.json") == {"a-long-enough-secret": "tenant"}
 
 
 def test_rows_of_packed_parquet(packed):

@@ -92,7 +92,7 @@ def test_stock_documents_of_any_task(tmp_path):
         ("lambada_test.jsonl", '{"txt": "a"}', "lambada_openai", "'text' is missing"),
         ("hellaswag_val.txt", "a: b\n0\nc\n", "hellaswag", "3 lines"),
         ("hellaswag_val.txt", "a: b\n4\nc\nd\ne\nf\n", "hellaswag", "line 1, starts no document"),
-        ("hellaswag_val.txt.bz2", "no bz2", "hellaswag", "is no hellaswag file"),
+        ("hellaswag_val.txt.bz2", "no bz2", "hellaswag", "cannot decompress"),
         ("winogrande.json", '[{"instruction": "a", "answer": "option1"}]', "winogrande", "entry 1"),
         ("ARC-Easy.json", '[{"instruction": "a", "answer": "answer1"}]', "arc_easy", "entry 1"),
         ("ARC-Easy.json", "{}", "arc_easy", "no list of instructions"),

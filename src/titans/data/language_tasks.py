@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import dataclasses
 import json
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from titans.errors import TitansError
+from titans.text_files import read_text, text_lines, without_compression
 
 Rows = list[dict[str, Any]]
 
@@ -34,9 +34,9 @@ def local_task(folder: Path, name: str) -> LocalTask | None:
     """Find and read the documents of a task in a folder, at any depth.
 
     Of any task, `NAME.jsonl` is taken as it is: one document a line with the fields of the stock data set. Besides:
-    PIQA as `piqa_valid.jsonl` with `piqa_valid-labels.lst`, HellaSwag as `hellaswag_val*.txt` (or `.txt.bz2`) of six
-    lines a document, LAMBADA as `lambada_test.jsonl`, WinoGrande and ARC as lists of instructions in
-    `winogrande*.json`, `ARC-Easy*.json` and `ARC-Challenge*.json`, WikiText as `wikitext-2*.txt`.
+    PIQA as `piqa_valid.jsonl` with `piqa_valid-labels.lst`, HellaSwag as `hellaswag_val*.txt` of six lines a
+    document, LAMBADA as `lambada_test.jsonl`, WinoGrande and ARC as lists of instructions in `winogrande*.json`,
+    `ARC-Easy*.json` and `ARC-Challenge*.json`, WikiText as `wikitext-2*.txt`. All may be compressed, as `.txt.bz2`.
 
     Args:
         folder: where to look.
@@ -51,11 +51,9 @@ def local_task(folder: Path, name: str) -> LocalTask | None:
     path = _only_file(folder, name, (f"{name}.jsonl", *FORMATS.get(name, ((), None))[0]))
     if path is None:
         return None
-    read = _stock if path.name == f"{name}.jsonl" else FORMATS[name][1]
+    read = _stock if without_compression(path).name == f"{name}.jsonl" else FORMATS[name][1]
     try:
         task = read(path)
-    except UnicodeDecodeError as error:
-        raise TitansError(f"{path} is not UTF-8: {error}") from error
     except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, TitansError) or getattr(error, "filename", None) is not None:
             raise  # both say already which file it is
@@ -82,17 +80,15 @@ def local_rows(folder: Path, file: str) -> Rows | None:
     path = _only_file(folder, file, (file,))
     if path is None:
         return None
-    try:
-        rows = _json_lines(path)
-    except UnicodeDecodeError as error:
-        raise TitansError(f"{path} is not UTF-8: {error}") from error
+    rows = _json_lines(path)
     if not rows:
         raise TitansError(f"{path} holds no document")
     return rows
 
 
 def _only_file(folder: Path, what: str, patterns: Iterable[str]) -> Path | None:
-    found = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
+    alike = ((pattern, path) for pattern in patterns for path in folder.rglob(f"{pattern}*"))
+    found = sorted({path for pattern, path in alike if path.is_file() and without_compression(path).match(pattern)})
     if len(found) > 1:
         raise TitansError(
             f"{folder} holds several files for {what} ({', '.join(str(path.relative_to(folder)) for path in found)}): "
@@ -107,7 +103,7 @@ def _stock(path: Path) -> LocalTask:
 
 def _json_lines(path: Path) -> Rows:
     rows = []
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -125,8 +121,8 @@ def _lambada(path: Path) -> LocalTask:
 
 
 def _piqa(path: Path) -> LocalTask:
-    labels_path = path.with_name(f"{path.stem}-labels.lst")
-    labels = [int(label) for label in labels_path.read_text("utf-8").split()]
+    labels_path = path.with_name(f"{without_compression(path).stem}-labels.lst")
+    labels = [int(label) for label in read_text(labels_path).split()]
     rows = _json_lines(path)
     if len(labels) != len(rows) or not set(labels) <= {0, 1}:
         raise TitansError(f"{labels_path} holds {len(labels)} labels, expected {len(rows)}, each 0 or 1")
@@ -139,8 +135,7 @@ def _piqa(path: Path) -> LocalTask:
 
 def _hellaswag(path: Path) -> LocalTask:
     """Read six lines a document: activity and context, label, four endings."""
-    data = path.read_bytes()
-    lines = (bz2.decompress(data) if path.suffix == ".bz2" else data).decode("utf-8").split("\n")
+    lines = read_text(path).split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     if len(lines) % 6:
         raise TitansError(f"{path} has {len(lines)} lines, expected six a document: context, label, four endings")
@@ -168,7 +163,7 @@ def _unfinished_sentence(text: str) -> tuple[str, str]:
 
 def _instructions(path: Path) -> Iterator[tuple[str, str]]:
     """Read instructions and the names of their right answers."""
-    entries = json.loads(path.read_text("utf-8"))
+    entries = json.loads(read_text(path))
     if not isinstance(entries, list):
         raise TitansError(f"{path} is no list of instructions")
     for entry in entries:
@@ -209,13 +204,12 @@ def _wikitext(path: Path) -> LocalTask:
     """Cut the text into its articles: the stock task reads one after the other."""
     articles: list[str] = []
     blank = True
-    with path.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            if blank and _TITLE.fullmatch(line):
-                articles.append("")
-            if articles:
-                articles[-1] += line
-            blank = not line.strip()
+    for line in text_lines(path):
+        if blank and _TITLE.fullmatch(line):
+            articles.append("")
+        if articles:
+            articles[-1] += line
+        blank = not line.strip()
     if not articles:
         raise TitansError(f'{path} holds no article: expected lines like " = Title = "')
     rare = ", with <unk> for rare words" if any("<unk>" in article for article in articles) else ""
@@ -227,7 +221,7 @@ def _wikitext(path: Path) -> LocalTask:
 FORMATS: dict[str, tuple[tuple[str, ...], Callable[[Path], LocalTask]]] = {
     "arc_challenge": (("ARC-Challenge*.json",), _arc),
     "arc_easy": (("ARC-Easy*.json",), _arc),
-    "hellaswag": (("hellaswag_val*.txt", "hellaswag_val*.txt.bz2"), _hellaswag),
+    "hellaswag": (("hellaswag_val*.txt",), _hellaswag),
     "lambada_openai": (("lambada_test.jsonl",), _lambada),
     "piqa": (("piqa_valid.jsonl",), _piqa),
     "wikitext": (("wikitext-2*.txt",), _wikitext),

@@ -132,7 +132,7 @@ def load_keys(path: Path) -> dict[str, str]:
     """
     expected = f'expected {{"KEY": "TENANT", ...}} with keys of at least {_SHORTEST_KEY} plain characters'
     try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
+        keys = json.loads(path.read_bytes())
     except ValueError as error:
         raise TitansError(f"{path} is no JSON file: {expected}") from error
     if not isinstance(keys, dict) or not keys:
