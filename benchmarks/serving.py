@@ -194,6 +194,23 @@ async def many_sessions(model: Path, count: int, active: int) -> dict[str, Any]:
     return {"active": active, "latency": found, "ratio_of_medians": ratio}
 
 
+async def beside_a_long_prompt(model: Path, tokens: int) -> dict[str, Any]:
+    """Measure short answers alone and beside a prompt that is read meanwhile."""
+    with Server(model) as server:
+        async with _client(server) as http:
+            short = Talk(server, http, "short", 0)
+            for _ in range(20):
+                await short.step()
+            alone, short.seconds = short.seconds[4:], []
+            body = {"model": model.name, "prompt": "x" * tokens, "max_tokens": 1}
+            long = asyncio.create_task(http.post("/v1/completions", json=body))
+            while not long.done():
+                await short.step()
+            long.result().raise_for_status()
+    medians = {"alone": statistics.median(alone), "beside": statistics.median(short.seconds)}
+    return {"tokens": tokens, "latency": medians, "ratio": medians["beside"] / medians["alone"]}
+
+
 def _quantiles(x: list[float]) -> dict[str, float]:
     hundredths = statistics.quantiles(x, n=100)
     return {"median": hundredths[49], "p95": hundredths[94], "p99": hundredths[98]}
@@ -213,6 +230,7 @@ def bench(
         ("batching", lambda: batching(model, 16, 4)),
         ("load", lambda: load(model, clients, seconds)),
         ("many_sessions", lambda: many_sessions(model, sessions, 100)),
+        ("long_prompt", lambda: beside_a_long_prompt(model, 100_000)),
     ):
         console.print(f"measuring: {name}")
         results[name] = asyncio.run(run())
@@ -235,6 +253,7 @@ def _failures(results: dict[str, Any]) -> list[str]:
         "a status other than 200, 429 and 503 came": set(load["statuses"]) <= {200, 429, 503},
         "the process's memory grows": max(memory[-quarter:]) <= 1.2 * max(memory[quarter : 2 * quarter]),
         "batches are less than 3 times as fast": results["batching"]["ratio"] >= 3,
+        "short answers take more than 3 times as long beside a long prompt": results["long_prompt"]["ratio"] <= 3,
         "many sessions make requests slower": results["many_sessions"]["ratio_of_medians"] <= 1.25,
     }
     return [f"FAILED: {what}" for what, holds in checks.items() if not holds]

@@ -125,6 +125,25 @@ def test_who_takes_in_nothing_is_given_up():
     talk(conversation, stall_seconds=0.1)
 
 
+def test_a_client_takes_no_more_than_its_turn():
+    """One that sends chunks of a byte, which take long for their bytes, keeps others waiting for few of them."""
+    taken = []
+
+    def data_received(self, data):
+        taken.append(len(data))
+        Connection.data_received(self, data)
+
+    async def conversation(connect):
+        head = HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+        reader, _ = await connect(head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n" + HEAD)
+        assert await answered(reader)
+        assert await answered(reader)
+
+    talk(conversation, data_received=data_received)
+    assert sum(taken) > 120_000
+    assert max(taken) <= 1 << 14
+
+
 def test_the_first_to_be_closed_is_the_stranger_who_is_silent_for_longest(caplog):
     async def conversation(connect):
         known, writer = await connect(HEAD)

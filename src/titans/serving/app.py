@@ -77,7 +77,7 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
         await service.drain()
 
     # The usual documentation pages load scripts from elsewhere; the schema is at /openapi.json.
-    app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service, app.state.model_id, app.state.limits, app.state.metrics = service, model_id, limits, metrics
     app.state.retries = Retries()
     for router in (completions.router, memories.router, models):

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 logger = logging.getLogger(__name__)
 AT_ONCE = 16  # connections that are taken in before any of them is looked at
 QUEUE = 1024  # connections that the system holds for us meanwhile
+_TAKEN = 1 << 14  # bytes that are taken in from a client before others have their turn: chunks of a byte take long
 _RESERVE = 256  # descriptors for files, and for connections that are about to be closed
 
 
@@ -26,10 +27,11 @@ class Connection(H11Protocol):
     stall_seconds: float = 60  # for a client to take in anything of its answer
     most: int = 1024 - _RESERVE
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """Take in a client."""
+        transport.max_size = _TAKEN  # which asyncio's transports have
         self._head, self._stall = _Timer(self.loop), _Timer(self.loop)
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(transport)
         self.since = self.loop.time()
         self._await_head()
         if sum(not other.transport.is_closing() for other in self.connections) > self.most:

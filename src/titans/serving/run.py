@@ -110,8 +110,8 @@ def serve(
 
     service: Service = app.state.service
     config = uvicorn.Config(
-        app, http=Bounded, ws="none", proxy_headers=False, backlog=AT_ONCE, log_config=None, access_log=False,
-        timeout_graceful_shutdown=stop_seconds,
+        app, loop="asyncio", http=Bounded, ws="none", proxy_headers=False, backlog=AT_ONCE, log_config=None,
+        access_log=False, timeout_graceful_shutdown=stop_seconds,
     )  # fmt: skip
 
     class Server(uvicorn.Server):
