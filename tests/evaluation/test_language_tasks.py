@@ -1,6 +1,7 @@
 """Any task of lm-evaluation-harness: examples that are no questions, filters, groups, texts of its own, packages."""
 
 import json
+import random
 import sys
 from types import SimpleNamespace
 
@@ -248,6 +249,33 @@ def test_ruler_makes_texts_of_the_length_asked_for_in_the_model_s_tokens(evaluat
     assert (task.metrics["900"].low, task.metrics["900"].high) == wilson(0, 3)
     assert all(600 < count < 900 for count in tokens)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("few_words")
+def test_ruler_s_texts_are_those_of_the_harness_with_the_seed(tokenizer_folder):
+    from lm_eval.tasks import TaskManager
+
+    def made(seed):
+        (loaded,) = Tasks(["niah_single_1"], None, tokenizer_folder, [900], seed).load("niah_single_1").tasks
+        return docs(loaded)
+
+    ours = [made(seed) for seed in (0, 0, 1)]
+    assert ours[0] == ours[1] != ours[2]
+    before = random.getstate()
+    random.seed(0)
+    found = TaskManager(
+        include_path=str(tasks._folders(["niah_single_1"])[0]),
+        include_defaults=False,
+        metadata={"tokenizer": str(tokenizer_folder), "max_seq_lengths": [900]},
+    ).load(["niah_single_1"])
+    random.setstate(before)
+    assert list(found["tasks"]["niah_single_1"].eval_docs) == ours[0]
+
+
+@pytest.mark.usefixtures("few_words")
+def test_variable_tracking_in_bytes_is_refused_where_the_harness_would_not_end(evaluate):
+    with pytest.raises(TitansError, match=r"ruler_vt .+ must have 500 at most: titans evaluate needle --tasks vt"):
+        evaluate("ruler_vt", data=None)
 
 
 def test_missing_packages_are_named(evaluate, monkeypatch):

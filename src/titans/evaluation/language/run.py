@@ -85,7 +85,7 @@ def evaluate_language(
     results: list[TaskResult] = []
     with tempfile.TemporaryDirectory() as files:
         tokenizer.save_pretrained(files)  # tasks that count tokens load theirs by a name
-        defined = Tasks(tasks, data, Path(files), lengths)
+        defined = Tasks(tasks, data, Path(files), lengths, seed)
         for asked in tasks:
             run = _Run(asked, lms, log, limit, seed, progress, finished)
             results += run.kept(asked) or run.all(defined)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from titans.data.hub import hub_or_cache
 from titans.data.language_tasks import LocalTask, local_task
@@ -75,15 +78,21 @@ class Tasks:
         tokenizer: the folder of that in whose tokens texts are counted that tasks make themselves, as RULER's; it must
             be there as long as tasks are loaded.
         lengths: of these texts, in tokens. None: the tasks' own.
+        seed: of these texts. Default 0, as the harness's command has it.
 
     Raises:
         TitansError: one of the names is none of the harness.
     """
 
     def __init__(
-        self, names: Sequence[str], data: Path | None, tokenizer: Path, lengths: Sequence[int] | None = None
+        self,
+        names: Sequence[str],
+        data: Path | None,
+        tokenizer: Path,
+        lengths: Sequence[int] | None = None,
+        seed: int = 0,
     ) -> None:
-        self._data = data
+        self._data, self._tokenizer, self._seed = data, tokenizer, seed
         metadata: dict[str, Any] = {"tokenizer": str(tokenizer), "pretrained": str(tokenizer)}
         if lengths is not None:
             metadata["max_seq_lengths"] = list(lengths)
@@ -109,7 +118,8 @@ class Tasks:
         """
         downloads = contextlib.redirect_stderr(io.StringIO())  # NLTK's, which tell of themselves
         hub = hub_or_cache() if self._local(name) is None else contextlib.nullcontext()
-        with quiet(), downloads, hub, self._local_data(name) as given, _refused_data(name, given):
+        made, drawn = self._local_data(name), _seeded(self._seed)
+        with quiet(), downloads, hub, drawn, made as given, _refused_data(name, given):
             found = self._manager.load([name])
         tasks = []
         for task in found["tasks"].values():
@@ -144,6 +154,8 @@ class Tasks:
             name = task.config.task or asked
             local = given[name] = self._local(name)
             if local is None or self._data is None:
+                if name == "ruler_vt":
+                    _check_variables(str(self._tokenizer))
                 download(task, *args, **options)
             else:
                 give_local(task, name, local, self._data)
@@ -153,6 +165,35 @@ class Tasks:
             yield given
         finally:
             ConfigurableTask.download = download
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Have the texts that tasks make drawn with a seed, and leave the random numbers of others alone."""
+    before, numbers = random.getstate(), np.random.get_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numbers)
+
+
+def _check_variables(tokenizer: str) -> None:
+    """Refuse RULER's variable tracking where the harness would look for an example without end, deaf to Ctrl-C.
+
+    The example of its prompts must have 500 tokens at most, and five lines of noise are the least that it has.
+    """
+    from lm_eval.tasks.ruler import vt_utils
+
+    with _seeded(0):
+        text, _ = vt_utils.generate_input_output(5, 1, 4, is_icl=True)
+    if len(vt_utils.get_tokenizer(tokenizer)(text).input_ids) + 30 > 500:
+        raise TitansError(
+            "ruler_vt of lm-evaluation-harness does not fit into the tokens of this model, as its example must have "
+            "500 at most: titans evaluate needle --tasks vt asks the same"
+        )
 
 
 @contextlib.contextmanager
