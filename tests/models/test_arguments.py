@@ -14,7 +14,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from titans import TitansForForecasting
+from titans import TitansForCausalLM, TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
 
@@ -35,6 +35,8 @@ PADDED = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 1, 1, 
      "attention_mask": PADDED},
     {"position_ids": torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 9, 9, 0, 1, 2, 3]]),
      "attention_mask": PADDED},  # with padding between two documents
+    {"position_ids": torch.tensor([[0, 0, 0, 0, 1, 2, 5, 6, 7, 8], [0, 1, 2, 3, 9, 9, 4, 5, 6, 9]]),
+     "attention_mask": PADDED},  # a gap larger than what padding explains
     *({name: torch.tensor([0, 5, 10], dtype=torch.int32)} for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")),
     {"max_length_q": 5},
     {"max_length_k": 5},
@@ -212,9 +214,18 @@ def test_switches_of_the_configuration(make_model):
     logits, state = model(ids)
     assert torch.equal(logits, make_model("lmm")(ids).logits)
     assert state.tokens == 5
+    model.set_attn_implementation("eager")  # transformers lets the configuration ask for attentions with this one only
     model.config.output_attentions = True
     with pytest.raises(ValueError, match="output_attentions=True cannot be followed"):
         model(ids)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_attention_implementations_are_accepted(make_model, tmp_path, implementation):
+    model, ids = make_model("mac"), text(2, 9)
+    model.save_pretrained(tmp_path)
+    again = TitansForCausalLM.from_pretrained(tmp_path, attn_implementation=implementation)
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
 
 
 def test_tuples_and_attentions(make_model, variant):

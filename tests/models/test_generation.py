@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from titans import MemoryState
 
@@ -256,3 +257,7 @@ def test_what_a_memory_cannot_do_is_refused(make_model):
         state.crop(3)
     with pytest.raises(ValueError, match="assisted"):
         generate(model, ids, assistant_model=make_model("lmm"))
+    with pytest.raises(ValueError, match="continuous batching keeps pages of keys and values"):
+        model.generate_batch(ids.tolist())
+    with pytest.raises(ValueError, match="the state is a DynamicCache: expected a MemoryState"):
+        generate(model, ids, cache=DynamicCache())

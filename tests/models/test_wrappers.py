@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 
-from titans import NeuralMemory
+from titans import NeuralMemory, watch
 
 
 def text(batch, count, seed=0):
@@ -45,6 +45,17 @@ def test_adapters(make_model, variant, options, close):
     out = tuned.generate(input_ids=ids, max_new_tokens=3, do_sample=False)
     for i in range(3):
         assert torch.equal(out[:, 9 + i], tuned(out[:, : 9 + i]).logits[:, -1].argmax(-1))
+
+
+def test_a_copy_that_is_trained_is_watched(make_model):
+    model, ids = make_model("mal"), text(2, 7)
+    with watch(model) as expected:
+        model(ids)
+    last = "layers.1.feed_forward.down"  # no memory comes after it
+    tuned = adapted(copy.deepcopy(model), target_modules=[last], modules_to_save=["mixers.0"])
+    with watch(tuned) as trace:
+        tuned(ids)
+    assert trace.tokens(1) == expected.tokens(1)
 
 
 def test_an_adapter_around_the_initial_memory_is_refused(make_model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -103,6 +103,21 @@ class StreamingGeneration(GenerationMixin):
             output = self(**inputs)  # type: ignore[operator]
             inputs["cache"] = output.cache
         return output
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse what `generate_batch` and transformers' server are made of.
+
+        Args:
+            *args: of no use.
+            **kwargs: of no use.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "continuous batching keeps pages of keys and values, which a memory lacks: generate a padded batch, "
+            "or use titans serve"
+        )
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

@@ -88,6 +88,7 @@ class TitansPreTrainedModel(PreTrainedModel):
 
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    _supports_sdpa = True  # attention is PyTorch's own
     _no_split_modules = ["TitansBlock"]  # noqa: RUF012
     _is_stateful = True  # a memory cannot take tokens back, so assisted decoding is refused
 

@@ -78,9 +78,10 @@ class Trace:
             One entry per token, in reading order, padding and persistent tokens left out; empty for a model without
             memory layers.
         """
-        if not self.layers:
+        # One that saw nothing is not in use, such as the original that PEFT keeps beside its copy.
+        layers = [self.layer(index, row) for index, seen in enumerate(self._seen) if seen]
+        if not layers:
             return []
-        layers = [self.layer(index, row) for index in range(self.layers)]
         means = [torch.stack([part.double() for part in parts]).mean(0) for parts in zip(*layers, strict=True)]
         return [TokenTrace(*values) for values in torch.stack(means, 1).tolist()]
 
