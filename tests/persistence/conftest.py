@@ -1,7 +1,11 @@
 """Models of every variant and what they have read."""
 
+import uuid
+
 import pytest
 import torch
+
+from titans import MemoryStore
 
 
 @pytest.fixture
@@ -29,3 +33,14 @@ def other(make_model):
     with torch.no_grad():
         model.model.norm.weight.add_(1)
     return model
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request, tmp_path):
+    """A place for a store: on a disk, and in an object store."""
+    return tmp_path / "store" if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(root, tiny):
+    return MemoryStore(root, tiny)

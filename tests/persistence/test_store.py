@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import threading
 import time
-import uuid
 
 import pytest
 import torch
@@ -22,16 +21,6 @@ from titans.persistence import (
     UnknownSessionError,
 )
 from titans.persistence.cache import Cache
-
-
-@pytest.fixture(params=["local", "memory"])
-def root(request, tmp_path):
-    return tmp_path / "store" if request.param == "local" else f"memory://{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def store(root, tiny):
-    return MemoryStore(root, tiny)
 
 
 @pytest.fixture

@@ -6,22 +6,11 @@ import stat
 import subprocess
 import sys
 import time
-import uuid
 
 import pytest
 
 from titans import MemoryStore, disk
 from titans.persistence import ConflictError, StoreError, versions
-
-
-@pytest.fixture(params=["local", "memory"])
-def root(request, tmp_path):
-    return tmp_path / "store" if request.param == "local" else f"memory://{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def store(root, tiny):
-    return MemoryStore(root, tiny)
 
 
 @pytest.fixture
