@@ -50,6 +50,13 @@ def test_more_values_than_may_be_are_refused(make_client, field):
         assert client.error("POST", path, 413, content=body.encode(), headers=JSON)["code"] == "body_too_large"
 
 
+def test_a_state_file_whose_header_holds_too_many_values_is_refused(client):
+    header = b'{"__metadata__":{' + b",".join([b'"a":""'] * 300_000) + b"}}"
+    data = len(header).to_bytes(8, "little") + header
+    assert client.error("PUT", "/v1/memories/default/a/import", 413, content=data)["code"] == "body_too_large"
+    client.error("PUT", "/v1/memories/default/a/import", 400, content=b"\xff" * 8 + b"{}")  # longer than the file
+
+
 @pytest.mark.parametrize("body", ['{"prompt": ' + "[" * 900 + "]" * 900 + "}", "[" * 6000, '{"a":' * 3000, "9" * 9000])
 @pytest.mark.parametrize("path", KIND)
 def test_deep_and_long_values_are_wrong_values(make_client, body, path):

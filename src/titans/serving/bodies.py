@@ -15,6 +15,7 @@ from titans.serving.places import Places
 
 SECONDS = 60  # in which a body must have come
 _SMALL = 1 << 16  # bytes that are looked through at once, without a thread
+_HEADER_VALUES = 1 << 18  # of a state file: more than those of a thousand layers
 _SIGNS = (b",", b"[", b"{")  # each begins at most one value that is neither the whole text nor a name's
 
 
@@ -73,18 +74,18 @@ class Bodies:
                 body = await _read(receive, limit)
         except TimeoutError as error:
             raise ApiError(408, f"the body did not come within {self.seconds:g} seconds", "too_slow") from error
-        if body is not None and not importing:
-            await self._count(body)
+        if body is not None:
+            await (self._count(_header(body), _HEADER_VALUES) if importing else self._count(body, self.values))
         return body
 
-    async def _count(self, body: bytes) -> None:
-        if len(body) <= _SMALL:
-            many = holds_more(body, self.values)
+    async def _count(self, text: bytes, most: int) -> None:
+        if len(text) <= _SMALL:
+            many = holds_more(text, most)
         else:
             async with self.counting:
-                many = await run_in_threadpool(holds_more, body, self.values)
+                many = await run_in_threadpool(holds_more, text, most)
         if many:
-            raise ApiError(413, f"the body holds more than {self.values:,} values: send less at once", "body_too_large")
+            raise ApiError(413, f"the body holds more than {most:,} values: send less at once", "body_too_large")
 
 
 async def _read(receive: Receive, limit: int) -> bytes | None:
@@ -116,6 +117,11 @@ def holds_more(body: bytes, most: int) -> bool:
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # now each quote begins or ends a string
     parts = plain.split(b'"', 4 * most)  # an entry has at most a name and a text
     return len(parts) > 4 * most or sum(part.count(sign) for part in parts[::2] for sign in _SIGNS) > most
+
+
+def _header(state: bytes) -> bytes:
+    """Return the JSON text of a state file, which comes after its length in eight bytes."""
+    return state[8 : 8 + int.from_bytes(state[:8], "little")]
 
 
 def _too_large(limit: int) -> ApiError:
