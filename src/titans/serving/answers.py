@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from titans.serving.rows import TracedToken
+
 
 class Answer(BaseModel):
     """An object that holds these fields and no others."""
@@ -51,17 +53,6 @@ class MemoryUse(Answer):
     layers: int
 
 
-class Traced(Answer):
-    """A token that was read, and what it did to the memory."""
-
-    text: str
-    surprise: float
-    written: float
-    dropped: float
-    forgotten: float
-    generated: bool
-
-
 class Choice(Answer):
     """What was said, and why it ends."""
 
@@ -97,7 +88,7 @@ class Generated(Answer):
     model: str
     usage: Usage
     memory: MemoryUse
-    trace: list[Traced] = []
+    trace: list[TracedToken] = []
 
 
 class Completion(Generated):

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Header, Request
+from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -26,7 +27,11 @@ from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, Generat
 
 DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"
-MemoryName = Annotated[str | None, Header(alias="X-Titans-Memory", description="As the field `memory`.")]
+MemoryName = Annotated[
+    str | None,
+    WithJsonSchema({"type": "string"}),
+    Header(alias="X-Titans-Memory", description="As the field `memory`."),
+]
 _STREAM = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 _STREAM_SCHEMA = {"text/event-stream": _EVENT}

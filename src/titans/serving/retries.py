@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import Header
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 from titans.serving.errors import ApiError
 from titans.serving.jobs import Finished
@@ -22,6 +22,7 @@ _TOKEN_BYTES = 400  # of a traced token
 
 Key = Annotated[
     str | None,
+    WithJsonSchema({"type": "string", "maxLength": 255}),
     Header(alias="Idempotency-Key", max_length=255, description="Of your making: a retry with it changes nothing."),
 ]
 
@@ -34,6 +35,7 @@ def _unquoted(value: object) -> object:
 Expected = Annotated[
     int | None,
     BeforeValidator(_unquoted),
+    WithJsonSchema({"type": "integer", "minimum": 0}),
     Header(
         alias="If-Match",
         ge=0,
