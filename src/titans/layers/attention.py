@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titans.layers.mixer import Mixer, last
-from titans.ops.calls import transformed
+from titans.ops.calls import refuse_open, transformed
 from titans.state import AttentionState
 
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -151,6 +151,7 @@ class SlidingWindowAttention(Mixer):
         """Attend from each token to its window; see `Mixer.mix`."""
         attention, window = self.attention, self.window
         batch, tokens, _ = x.shape
+        refuse_open(tokens)
         k = torch.cat([state.keys.to(x.dtype), attention.key(x)], 1)  # [B, W + N, D]
         v = torch.cat([state.values.to(x.dtype), attention.value(x)], 1)
         count = tokens if lengths is None else lengths

@@ -15,6 +15,7 @@ from titans.layers.projection import ConvolvedProjection
 from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
 from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
+from titans.ops.calls import without_autocast
 from titans.ops.heads import clip_rms
 from titans.ops.read_out import read_out
 from titans.state import NeuralMemoryState
@@ -250,7 +251,7 @@ class NeuralMemory(Mixer):
             What the memory holds, `[B, H, N, d]`, before output norm and gate.
         """
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))
         return y.to(q.dtype)
 

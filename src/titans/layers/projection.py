@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from titans.layers.mixer import last
+from titans.ops.calls import left_open
 from titans.ops.heads import heads
 
 TAPS = 4  # inputs that the convolution sees, the present one included
@@ -60,6 +61,7 @@ class ConvolvedProjection(nn.Module):
         y = self.linear(x)
         parts = heads(y, self.taps, tail, self.heads, self.forms)
         if tail is not None:
-            recent = y[:, -tail.shape[1] :] if lengths is None else y
+            short = lengths is None and not left_open(y.shape[1])
+            recent = y[:, -tail.shape[1] :] if short else y
             tail = last(torch.cat([tail.to(y.dtype), recent], 1), lengths, tail.shape[1]).to(tail.dtype)
         return parts, tail

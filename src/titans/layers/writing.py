@@ -14,7 +14,7 @@ from titans.ops import AssociativeMemoryState, associative_memory
 from titans.ops.associative_memory.gated import Decision, gated, passed_by
 from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.recurrence import segment_product
-from titans.ops.calls import readable
+from titans.ops.calls import readable, without_autocast
 from titans.state import NeuralMemoryState, WriteState
 
 FOLLOWING = 0.99  # gamma: mean and deviation of the surprise follow a stream over some hundred tokens
@@ -73,7 +73,7 @@ def write(
     norm = None if options["norm_weight"] is None else options["norm_weight"].unsqueeze(1).to(dtype)
     network = Network(options["activation"], options["residual"], norm)
     rule, chunk_size = options["rule"], options["chunk_size"]
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         if not measure and _everywhere(writing, math.inf):
             y, memory = passed_by(network, rule, chunk_size, q, mask, memory)
             return Written(y.to(inputs[0].dtype), memory, alike(writing, _count(q, mask), written=False), None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -26,6 +29,30 @@ def ordinary() -> bool:
     return not (tracing or transformed())
 
 
+def left_open(*sizes: int) -> bool:
+    """Tell whether a graph is traced that leaves one of these numbers open, so that no loop may run that often."""
+    if not torch.compiler.is_compiling():
+        return False
+    from torch.fx.experimental.symbolic_shapes import (
+        has_static_value,  # no part of the public interface: if needed only
+    )
+
+    return not all(has_static_value(size) for size in sizes)
+
+
+def refuse_open(tokens: object) -> None:
+    """Refuse a number of tokens that an exported program leaves open, where Python's loops depend on it.
+
+    Raises:
+        ValueError: it is left open.
+    """
+    if isinstance(tokens, torch.SymInt):
+        raise ValueError(
+            "the number of tokens cannot be left open in an exported program of this layer: export it for one number, "
+            "with its state, and call it piece by piece"
+        )
+
+
 def readable(x: Tensor) -> bool:
     """Tell whether Python may look at the values of `x`.
 
@@ -33,3 +60,9 @@ def readable(x: Tensor) -> bool:
     where there may be many at once; nor where there are none, as on the device "meta".
     """
     return ordinary() and type(x) in (Tensor, nn.Parameter) and not x.is_meta
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Keep the precision of what is computed within; no context, which a graph would have to hold, where it is kept."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()

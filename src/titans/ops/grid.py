@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from titans.ops.calls import left_open, refuse_open
+
 
 class Span(NamedTuple):
     """Consecutive blocks of equal size.
@@ -69,7 +71,13 @@ class Layout(NamedTuple):
 
 
 def layout(
-    offset: int | Tensor, mask: Tensor | None, batch: int, tokens: int, size: int, device: torch.device
+    offset: int | Tensor,
+    mask: Tensor | None,
+    batch: int,
+    tokens: int,
+    size: int,
+    device: torch.device,
+    loops: bool = False,
 ) -> Layout:
     """Lay N tokens onto blocks, starting `offset` tokens into a block.
 
@@ -82,18 +90,22 @@ def layout(
         tokens: N, at least 1.
         size: tokens per block.
         device: where positions are computed.
+        loops: the caller can run blocks as a loop of a graph, whose number it leaves open.
 
     Returns:
         The layout.
     """
-    if isinstance(offset, int) and mask is None:
+    opened = loops and left_open(tokens, *([offset] if isinstance(offset, int) else []))
+    if isinstance(offset, int) and mask is None and not opened:
+        refuse_open(tokens)
         return Layout(_spans(offset, tokens, size), (offset + tokens) % size)
-    first = torch.as_tensor(offset, device=device).expand(batch)
+    first = torch.full((batch,), offset, device=device) if isinstance(offset, int) else offset
     count = first.new_full((batch,), tokens) if mask is None else mask.sum(1)
     stop = first + count
-    if tokens == 1:
+    if not opened and tokens == 1:
         return Layout([Span(0, 1, 1, ((stop == size) & (count > 0)).unsqueeze(1))], stop % size, mask)
-    blocks = -(-((offset if isinstance(offset, int) else size - 1) + tokens) // size)
+    most = offset if isinstance(offset, int) and not opened else size - 1  # tokens that a block may hold already
+    blocks = (most + tokens + size - 1) // size
     rank = torch.arange(tokens, device=device).expand(batch, -1) if mask is None else mask.cumsum(1) - 1
     target = (first.unsqueeze(1) + rank).clamp(min=0)
     kept = target if mask is None else torch.where(mask, target, blocks * size)

@@ -11,7 +11,7 @@ from titans.ops.associative_memory.chunked import chunked
 from titans.ops.associative_memory.network import ACTIVATIONS, Network, Options
 from titans.ops.associative_memory.reference import reference
 from titans.ops.associative_memory.state import AssociativeMemoryState, initial_state
-from titans.ops.calls import readable
+from titans.ops.calls import readable, without_autocast
 
 __all__ = ["ACTIVATIONS", "RULES", "AssociativeMemoryState", "Network", "associative_memory", "initial_state"]
 
@@ -111,7 +111,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
         norm_weight = norm_weight.to(dtype).expand(heads, v.shape[-1]).unsqueeze(1)  # [H, 1, d]
     inputs = [x.to(dtype) for x in (q, k, v, theta, alpha, eta)]
     options = Options(Network(activation, residual, norm_weight), rule, chunk_size, return_surprise, limit_steps)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         y, norms, state = IMPLEMENTATIONS[implementation](options, *inputs, mask, state)  # type: ignore[call-arg, arg-type]
     y = y.to(q.dtype)
     return (y, state) if norms is None else (y, state, norms)

@@ -14,9 +14,9 @@ from titans.ops.associative_memory.network import Network, Options, gradient_squ
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.associative_memory.whole_chunks import Engine, WholeChunks, thirds
-from titans.ops.calls import ordinary
+from titans.ops.calls import left_open, ordinary
 from titans.ops.grid import Span, layout
-from titans.ops.scan import group_size, scan
+from titans.ops.scan import group_size, join_blocks, scan, scan_blocks
 
 ANALYTIC_CHUNKS = 4  # fewer are faster by autograd: laying them out costs more than it saves
 
@@ -57,7 +57,7 @@ def chunked(
     """Read and write chunk by chunk; arguments and results as `titans.ops.associative_memory`."""
     # Under the token rule a chunk boundary means nothing, so the state does not count tokens.
     offset = state.offset if options.rule == "chunk" else 0
-    plan = layout(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device)
+    plan = layout(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device, loops=True)
     q, k, v, theta, decay, eta = (plan.place(x, 2) for x in (q, k, v, theta, 1 - alpha, eta))
     if decay.dim() == 3:
         decay = decay.unsqueeze(-1)  # [B, H, M, c]
@@ -67,7 +67,7 @@ def chunked(
         q_, k_, v_, theta_, decay_, eta_ = (span.cut(x, 2) for x in (q, k, v, theta, decay, eta))
         mask_ = None if plan.mask is None else span.cut(plan.mask.unsqueeze(1), 2)
         tokens = Tokens(q_, k_, v_, theta_, decay_.mT, eta_, mask_)
-        memory, parts = _run(options, tokens, memory, span)
+        memory, parts = (_loop if left_open(span.blocks) else _run)(options, tokens, memory, span)
         outputs += parts
     y = plan.take(torch.cat([y for y, _ in outputs], 2), 2)
     norm = plan.take(torch.cat([n for _, n in outputs if n is not None], 2), 2) if options.surprise else None
@@ -116,23 +116,48 @@ def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Te
 
 def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Tensor]]) -> tuple[Memory, Output]:
     """Run consecutive chunks; all that does not depend on the memory is computed for all of them at once."""
-    network, (tokens, ends) = options.network, group
+    tokens, ends = group
     chunks = coefficients(tokens.theta, tokens.decay, tokens.eta, tokens.mask).unbind()
     outputs, norms = [], []
     for q, k, v, c, end in zip(*(x.unbind(2) for x in tokens[:3]), chunks, ends, strict=True):
-        if options.rule == "token":
-            inputs, deltas = _token_errors(network, k, v, c, memory)
-        else:
-            inputs, deltas, z = errors(network, k, v, memory)
-        if options.surprise or options.limit_steps:
-            square = gradient_square(inputs, deltas)
-        if options.surprise:
-            norms.append(square.detach().sqrt().squeeze(-1))
-        if options.limit_steps:
-            deltas = limited(network, z, deltas, square)
-        outputs.append(read(network, q, inputs, deltas, c, memory))
-        memory = write(inputs, deltas, c, memory, end)
+        memory, (y, norm) = _chunk(options, memory, (q, k, v, c, end))
+        outputs.append(y)
+        norms += [] if norm is None else [norm]
     return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
+
+
+def _loop(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
+    """Run through a span's chunks in a graph that leaves their number open; these rows are not alike."""
+    assert isinstance(span.complete, Tensor)
+    assert tokens.mask is not None  # tokens on a grid
+
+    def step(memory: Memory, block: list[Tensor]) -> tuple[Memory, list[Tensor]]:
+        q, k, v, theta, decay, eta, mask, end = block
+        c = coefficients(theta, decay, eta, mask)
+        memory, (y, norm) = _chunk(options, memory, (q, k, v, c, end))
+        return memory, [y] if norm is None else [y, norm]
+
+    blocks = [x.movedim(2, 0) for x in tokens if x is not None]
+    memory, outputs = scan_blocks(step, memory, [*blocks, span.complete.movedim(1, 0)])
+    y, *norms = (join_blocks(x.movedim(0, 2), 2) for x in outputs)
+    return memory, [(y, norms[0] if norms else None)]
+
+
+def _chunk(
+    options: Options, memory: Memory, chunk: tuple[Tensor, Tensor, Tensor, Coefficients, bool | Tensor]
+) -> tuple[Memory, Output]:
+    """Read and write one chunk: queries, keys, values, coefficients, and whether it ends there."""
+    network, (q, k, v, c, end) = options.network, chunk
+    if options.rule == "token":
+        inputs, deltas = _token_errors(network, k, v, c, memory)
+    else:
+        inputs, deltas, z = errors(network, k, v, memory)
+    if options.surprise or options.limit_steps:
+        square = gradient_square(inputs, deltas)
+    norm = square.detach().sqrt().squeeze(-1) if options.surprise else None
+    if options.limit_steps:
+        deltas = limited(network, z, deltas, square)
+    return write(inputs, deltas, c, memory, end), (read(network, q, inputs, deltas, c, memory), norm)
 
 
 def _token_errors(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titans.ops.calls import without_autocast
 from titans.ops.gated_delta_rule import flash
 from titans.ops.gated_delta_rule.chunked import chunked
 from titans.ops.gated_delta_rule.reference import reference
@@ -79,7 +80,7 @@ def gated_delta_rule(
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     gates = [x if x is None or x.dim() == 4 else x.unsqueeze(-1) for x in (log_decay, beta)]
     inputs: list[Any] = [None if x is None else _prepare(x, mask, dtype) for x in (q, k, v, *gates)]
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         y, matrix = IMPLEMENTATIONS[implementation or "chunked"](*inputs, matrix, chunk_size)  # type: ignore[call-arg]
     return y.transpose(1, 2).to(q.dtype), GatedDeltaRuleState(matrix)
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from titans.ops.calls import refuse_open
 from titans.ops.gated_delta_rule.decay import products, since_start, until_end
 from titans.ops.scan import group_size, scan
 
@@ -37,6 +38,7 @@ def chunked(
 ) -> tuple[Tensor, Tensor]:
     """Read and write chunk by chunk; arguments and results as `reference`, with `chunk_size` tokens in a chunk."""
     tokens = q.shape[2]
+    refuse_open(tokens)
     size = min(chunk_size, tokens)
     chunks = -(-tokens // size)
     whole = [_cut(x, chunks, size) for x in (q, k, v, log_decay, beta)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from titans.ops.calls import without_autocast
 from titans.ops.selective_scan.chunked import chunked
 from titans.ops.selective_scan.reference import reference
 from titans.ops.selective_scan.state import SelectiveScanState
@@ -67,7 +68,7 @@ def selective_scan(
     if mask is not None:  # no time passes, nothing is written, and what is read is 0
         u, step, b, c = (x.masked_fill(~mask.unsqueeze(-1), 0.0) for x in (u, step, b, c))
     inputs = [x.to(dtype) for x in (u, step, rate, b, c)]
-    with torch.autocast(u.device.type, enabled=False):
+    with without_autocast(u.device):
         y, vector = IMPLEMENTATIONS[implementation](*inputs, vector, chunk_size)  # type: ignore[call-arg, arg-type]
     return y.to(u.dtype), SelectiveScanState(vector)
 

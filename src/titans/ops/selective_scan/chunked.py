@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from titans.ops.calls import refuse_open
 from titans.ops.scan import group_size, scan
 
 
@@ -29,6 +30,7 @@ def chunked(
 ) -> tuple[Tensor, Tensor]:
     """Read and write chunk by chunk; arguments and results as `reference`, with `chunk_size` tokens in a chunk."""
     tokens = u.shape[1]
+    refuse_open(tokens)
     size = min(chunk_size, tokens)
     chunks = -(-tokens // size)
     rest = chunks * size - tokens  # filled up with tokens that take no time

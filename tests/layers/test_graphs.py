@@ -1,0 +1,89 @@
+"""Layers as graphs: compiled once for all lengths, exported with the length left open, run without values."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, export
+
+from titans import NeuralMemory
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch.compile meets deprecations of its own
+DIM = 16
+
+
+def tokens(rows, count, dtype=torch.float32):
+    return torch.randn(rows, count, DIM, generator=torch.Generator().manual_seed(count), dtype=dtype)
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return NeuralMemory(DIM, 2, chunk_size=4, **options).eval()
+
+
+@pytest.mark.parametrize(("options", "lengths"), [
+    ({"depth": 1, "convolution": False}, (5, 9, 7)),
+    pytest.param({"persistent_tokens": 2}, (5, 6, 7, 9, 3, 30, *[1] * 10), marks=pytest.mark.slow),
+    pytest.param({"rule": "token", "depth": 1}, (5, 6, 7, 9, 3, 30, *[1] * 10), marks=pytest.mark.slow),
+    pytest.param({"gates": "chunk", "channelwise_forgetting": True}, (5, 6, 9, *[1] * 6), marks=pytest.mark.slow),
+])  # fmt: skip
+def test_compiled_for_every_length(close, options, lengths):
+    """Without a graph break: lengths and places in a chunk are no constants of the graph, or dynamo would give up."""
+    layer, state, expected = make(**options), None, None
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=5):
+        for count in lengths:
+            x = tokens(2, count)
+            y, state = compiled(x, state)
+            z, expected = layer(x, expected)
+            close(y, z, 1e-5)
+    close(state, expected, 1e-5)
+
+
+class Outputs(torch.nn.Module):
+    """Of a layer, without its state."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [
+    {"persistent_tokens": 2}, {"rule": "token", "depth": 1}, {"gates": "chunk", "channelwise_forgetting": True},
+])  # fmt: skip
+def test_exported_with_the_length_left_open(close, options):
+    layer = make(**options)
+    program = export(Outputs(layer), (tokens(2, 7),), dynamic_shapes=({1: Dim("tokens", min=2, max=4096)},))
+    for count in (2, 3, 4, 9, 40):
+        close(program.module()(tokens(2, count)), layer(tokens(2, count))[0], 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["context", "attention", "gated-delta-net", "mamba"])
+def test_a_length_that_cannot_be_left_open_is_refused(make_mixer, name):
+    with pytest.raises(ValueError, match="export it for one number, with its state"):
+        export(Outputs(make_mixer(name)), (tokens(2, 7, torch.float64),), dynamic_shapes=({1: Dim("n", min=2)},))
+
+
+@pytest.mark.slow
+def test_exported_for_one_length_with_its_state(mixer, close):
+    """For a stream: the program takes a state and gives the next one."""
+    x = tokens(2, 3, torch.float64)
+    _, state = mixer(x)
+    program = export(mixer, (x, state))
+    close(program.module()(x, state), mixer(x, state), 1e-10)
+
+
+def test_without_values(mixer):
+    """On the device "meta" and with fake tensors: shapes alone."""
+    _, state = mixer(tokens(2, 3, torch.float64))
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake:
+        x = fake.from_tensor(tokens(2, 7, torch.float64))
+        y, after = mixer(x, state.map(fake.from_tensor), torch.ones(2, 7, dtype=torch.bool))
+    assert y.shape == x.shape
+    assert after.shapes == mixer(tokens(2, 7, torch.float64), state, torch.ones(2, 7, dtype=torch.bool))[1].shapes
