@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,8 @@ def serve(
     from titans.serving.run import application
     from titans.serving.run import serve as run
 
+    if hasattr(signal, "SIGHUP"):  # not on Windows; the server reads its keys again at it, and before there is none
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     language_model, tokenizer = load_for_inference(model)
     limits = Limits(max_body, max_state, max_prompt_tokens, max_new_tokens)
     app = application(

@@ -89,7 +89,8 @@ class Engine:
     @property
     def load(self) -> tuple[int, int]:
         """Requests at work and requests that wait."""
-        return len(self.rows), len(self.waiting)
+        with self.wake:
+            return len(self.rows), len(self.waiting)
 
     @torch.inference_mode()
     def _run(self) -> None:
