@@ -1,6 +1,7 @@
 """A tiny model served: in this process, and as a command of its own."""
 
 import asyncio
+import logging
 import os
 import resource
 import signal
@@ -59,6 +60,16 @@ def model_folder(model, tokenizer, tmp_path_factory):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_left():
+    """What `titans serve` sets up for its log in this process ends with the test; its stream does, too."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = [handler for handler in root.handlers if handler in before]
+    root.setLevel(level)
 
 
 class Client:

@@ -89,16 +89,9 @@ def test_other_text_stays(text):
 def test_the_option(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    root.handlers[:] = []
-    try:
-        for names in (False, True):
-            logs.log_as_json(names)
-            logging.getLogger("titans").error("the session 'ann:notes'")
-    finally:
-        root.handlers[:], _ = before
-        root.setLevel(before[1])
+    for names in (False, True):
+        logs.log_as_json(names)
+        logging.getLogger("titans").error("the session 'ann:notes'")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == [
         f"the session {pseudonym('ann:notes')}",
         "the session 'ann:notes'",
