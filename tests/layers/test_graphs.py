@@ -1,5 +1,7 @@
 """Layers as graphs: compiled once for all lengths, exported with the length left open, run without values."""
 
+import copy
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -78,12 +80,19 @@ def test_exported_for_one_length_with_its_state(mixer, close):
     close(program.module()(x, state), mixer(x, state), 1e-10)
 
 
+@pytest.mark.parametrize("mixer", [
+    "memory", "memory-token-channelwise", "memory-chunk-gates", "attention", "attention-full", "context",
+    "context-retrieved", "gate", "gated-delta-net", "mamba", "mamba2",
+], indirect=True)  # fmt: skip
 def test_without_values(mixer):
-    """On the device "meta" and with fake tensors: shapes alone."""
-    _, state = mixer(tokens(2, 3, torch.float64))
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake:
-        x = fake.from_tensor(tokens(2, 7, torch.float64))
-        y, after = mixer(x, state.map(fake.from_tensor), torch.ones(2, 7, dtype=torch.bool))
-    assert y.shape == x.shape
-    assert after.shapes == mixer(tokens(2, 7, torch.float64), state, torch.ones(2, 7, dtype=torch.bool))[1].shapes
+    """On the device "meta" and with fake tensors: shapes alone, forward and backward."""
+    x, mask = tokens(2, 7, torch.float64), torch.ones(2, 7, dtype=torch.bool)
+    _, state = mixer(x[:, :3])
+    y, after = mixer(x, state, mask)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        found, last = mixer(fake.from_tensor(x), state.map(fake.from_tensor), mask)
+    assert (found.shape, last.shapes) == (y.shape, after.shapes)
+    empty = copy.deepcopy(mixer).to("meta")
+    found, last = empty(x.to("meta"), state.detach().to("meta"))
+    assert (found.shape, last.shapes) == (y.shape, after.shapes)
+    found.sum().backward()

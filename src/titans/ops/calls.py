@@ -64,5 +64,5 @@ def readable(x: Tensor) -> bool:
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Keep the precision of what is computed within; no context, which a graph would have to hold, where it is kept."""
-    on = torch.is_autocast_enabled(device.type)
+    on = device.type != "meta" and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from titans.ops.associative_memory import native
 from titans.ops.autograd import by_autograd, by_hand
+from titans.ops.calls import without_autocast
 from titans.ops.native_blocks import block_sums, call, threads
 
 
@@ -70,7 +71,7 @@ class NativeReadOut(torch.autograd.Function):
         """Carry the gradient back; by autograd where the result is differentiated again, or batched."""
         inputs = ctx.saved_tensors
         if not by_hand(grad):
-            with torch.autocast(grad.device.type, enabled=False):
+            with without_autocast(grad.device):
                 return *by_autograd(partial(_again, ctx.eps), inputs, [grad]), None
         y, weight, gate = inputs
         by_y, by_gate = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, gate))

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from titans.ops.associative_memory.network import Options
 from titans.ops.autograd import by_autograd, by_hand
+from titans.ops.calls import without_autocast
 
 
 class Engine(Protocol):
@@ -74,7 +75,7 @@ class WholeChunks(torch.autograd.Function):
         """Carry gradients back; by autograd where the result is differentiated again, or batched."""
         saved, count = ctx.saved_tensors, len(ctx.needs_input_grad) - 3  # once: under a checkpoint they come only once
         inputs, leaves = saved[:count], saved[count:]
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with without_autocast(grads[0].device):
             if not by_hand(*grads):
                 return None, None, None, *by_autograd(ctx.generic, inputs, grads)
             kept = tree_unflatten(leaves, ctx.structure)

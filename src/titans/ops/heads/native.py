@@ -12,6 +12,7 @@ from torch import Tensor
 
 from titans.ops.associative_memory import native
 from titans.ops.autograd import by_autograd, by_hand
+from titans.ops.calls import without_autocast
 from titans.ops.heads.reference import FORMS, MAX_VALUE_RMS, reference
 from titans.ops.native_blocks import block_sums, call, threads
 
@@ -64,7 +65,7 @@ class Heads(torch.autograd.Function):
         """Carry gradients back; by autograd where the result is differentiated again, or batched."""
         x, taps, tail = ctx.saved_tensors
         if not by_hand(*grads):
-            with torch.autocast(x.device.type, enabled=False):
+            with without_autocast(x.device):
                 again = partial(reference, count=ctx.count, forms=ctx.forms)
                 return *by_autograd(again, (x, taps, tail), grads), None, None
         x, taps, tail = (y.contiguous() for y in (x, taps, tail))
