@@ -30,8 +30,11 @@ def ordinary() -> bool:
 
 
 def left_open(*sizes: int) -> bool:
-    """Tell whether a graph is traced that leaves one of these numbers open, so that no loop may run that often."""
-    if not torch.compiler.is_compiling():
+    """Tell whether a program is exported that leaves one of these numbers open, so that no loop may run that often.
+
+    `torch.compile` may take them for constants instead: its default backend cannot differentiate loops of open length.
+    """
+    if not (torch.compiler.is_compiling() and torch.compiler.is_exporting()):
         return False
     from torch.fx.experimental.symbolic_shapes import (
         has_static_value,  # no part of the public interface: if needed only
