@@ -1,5 +1,6 @@
 """What the pages say stays true: their Python runs, their links lead somewhere, their commands parse."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -14,6 +15,8 @@ from titans.training import load_recipe
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+UNPINNED = ("torchao",)  # transformers imports it with every model where it is there, and it logs what it cannot load
 
 
 def blocks(page, language):
@@ -33,13 +36,24 @@ def commands(page):
                 yield words[words.index("titans.cli") + 1 :]
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*is deprecated and will be removed in v6:FutureWarning",  # TRL's and PEFT's own
+    "ignore:'pin_memory' argument is set as true:UserWarning",
+    "ignore:.*should not be instantiated:DeprecationWarning",  # torch.compile's and torch.export's
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    namespace = {}
+    namespace, missing = {}, set()
     for code, above in blocks(page, "python"):
+        if absent := {name for name in UNPINNED if f"from {name}" in code and importlib.util.find_spec(name) is None}:
+            missing |= absent
+            continue
         exec(compile("\n" * above + code, page, "exec"), namespace)  # failures name the line of the page
+    if missing:
+        pytest.skip(f"all ran but what needs {', '.join(missing)}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
