@@ -32,8 +32,9 @@ class FakeServer:
     Args:
         url: where it listens.
         memories: the record of each session, by (user, session).
-        bodies: the chat requests it got.
-        fail: the next chat request is refused with this status, headers and message.
+        bodies: the requests for answers that it got.
+        template: whether its model has a chat template.
+        fail: the next such request is refused with this status, headers and message.
         code: of that refusal.
         key: the API key it asks for; None asks for none.
         answer: what the model says, token by token.
@@ -45,6 +46,7 @@ class FakeServer:
     url: str = ""
     memories: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
     bodies: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    template: bool = True
     fail: tuple[int, dict[str, str], str] | None = None
     code: str | None = None
     key: str | None = None
@@ -115,10 +117,11 @@ def application(fake: FakeServer) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": "demo-mac", "object": "model"}]}
+        return {"object": "list", "data": [{"id": "demo-mac", "object": "model", "chat_template": fake.template}]}
 
     @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
+    @app.post("/v1/completions")
+    async def complete(request: Request) -> Response:
         body = await request.json()
         fake.bodies.append(body)
         if fake.fail is not None:
@@ -137,10 +140,12 @@ async def stream(fake: FakeServer, body: dict[str, Any]) -> Any:
     """The chunks of an answer: the prompt's trace, then a chunk for each token."""
 
     def chunk(content: str = "", finish: str | None = None, **more: Any) -> str:
-        choice = {"index": 0, "delta": {"content": content} if content else {}, "finish_reason": finish}
-        return f"data: {json.dumps({'object': 'chat.completion.chunk', 'choices': [choice]} | more)}\n\n"
+        said = {"text": content} if plain else {"delta": {"content": content} if content else {}}
+        choice = {"index": 0, **said, "finish_reason": finish}
+        return f"data: {json.dumps({'object': 'chunk', 'choices': [choice]} | more)}\n\n"
 
-    prompt = words(body["messages"][-1]["content"])
+    plain = "prompt" in body
+    prompt = words(body["prompt"] if plain else body["messages"][-1]["content"])
     trace = [traced(i, text, False) for i, text in enumerate(prompt)]
     ended = False
     try:

@@ -195,6 +195,25 @@ def test_settings_are_sent(page, server):
     assert len(server.bodies) == 1  # the browser says what is wrong with the field
 
 
+def test_plain_text_goes_as_it_is(page, server):
+    page.get_by_label("Send as").select_option("plain")
+    server.answer = ["v"]
+    say(page, " #K")
+    answered(page)
+    (body,) = server.bodies
+    assert body["prompt"] == " #K"
+    assert not {"messages", "plain"} & set(body)
+    expect(page.get_by_role("article", name="Model").locator(".trace")).to_have_text("v")
+
+
+def test_a_model_without_chats_is_sent_plain_text(browser, server):
+    server.template = False
+    page = browser.new_page()
+    page.goto(server.url)
+    expect(page.get_by_label("Send as")).to_have_value("plain")
+    page.close()
+
+
 # Errors
 
 

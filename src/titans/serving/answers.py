@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from titans.serving.rows import TracedToken
 
@@ -112,6 +112,7 @@ class Model(Answer):
     object: Literal["model"]
     created: int
     owned_by: str
+    chat_template: Annotated[bool, Field(description="Whether the model was trained on chats of a form of its own.")]
 
 
 class Models(Answer):

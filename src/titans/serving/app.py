@@ -95,7 +95,9 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
 
 
 def _described(request: Request) -> dict[str, Any]:
-    return {"id": request.app.state.model_id, "object": "model", "created": 0, "owned_by": "titans"}
+    template = request.app.state.service.engine.tokenizer.chat_template is not None
+    named = {"id": request.app.state.model_id, "object": "model", "created": 0, "owned_by": "titans"}
+    return {**named, "chat_template": template}
 
 
 @models.get("", response_model=None, responses=answers(API, Models))

@@ -44,9 +44,10 @@ export class Api {
     return this.request(`${path(user, memory)}/import`, { method: "PUT", headers, body: file });
   }
 
-  /** Yield the chunks of a streamed chat completion. */
-  async *chat(body, signal) {
-    const response = await this.request("/v1/chat/completions", { ...json({ ...body, stream: true }), signal });
+  /** Yield the chunks of a streamed completion: of a chat, where there are messages, or of a text. */
+  async *complete(body, signal) {
+    const route = body.messages ? "/v1/chat/completions" : "/v1/completions";
+    const response = await this.request(route, { ...json({ ...body, stream: true }), signal });
     try {
       for await (const chunk of events(response.body)) {
         if (chunk.error) throw new ApiError(chunk.error.message);

@@ -66,8 +66,8 @@ function fail(error) {
 // Chat
 
 async function send() {
-  const content = $("message").value.trim();
-  if (!content || running || !$("composer").reportValidity()) return;
+  const content = isPlain() ? $("message").value : $("message").value.trim();
+  if (!content.trim() || running || !$("composer").reportValidity()) return;
   fail(null);
   $("message").value = "";
   const controller = new AbortController();
@@ -79,6 +79,7 @@ async function answer(content, signal) {
   const conversation = conversations.get(key(sessions.session));
   const options = {
     model: $("model").value,
+    plain: isPlain(),
     user: sessions.user,
     memory: sessions.session,
     temperature: $("temperature").valueAsNumber,
@@ -99,6 +100,11 @@ async function answer(content, signal) {
     showRunning(false);
     update();
   }
+}
+
+/** Whether the model goes on from the text as it is; else it answers a message of a chat. */
+function isPlain() {
+  return $("form").value === "plain";
 }
 
 /** Stop the answer that is being generated, and wait until it has ended. */
@@ -158,6 +164,7 @@ $("key").addEventListener("change", () => {
 
 async function connect() {
   const models = await api.models();
+  if (!models.some((model) => model.chat_template)) $("form").value = "plain";
   $("model").replaceChildren(...models.map(({ id }) => element("option", { value: id }, id)));
   await sessions.openUser($("user").value);
 }

@@ -52,7 +52,9 @@ function invitation(session) {
     : [
         "Nothing read yet",
         "Write a message below. The model reads it token by token, and its memory learns as it reads. What " +
-          "surprises it is coloured; what it writes down is underlined. Tell it a fact, then ask for it later.",
+          "surprises it is coloured; what it writes down is underlined. What it can be told and asked depends on " +
+          "its training: the small models of make demo, sent plain text, keep that v belongs to K when they read " +
+          "#Kv, and say v after #K.",
       ];
   return [element("h2", {}, title), element("p", {}, text)];
 }
@@ -68,8 +70,9 @@ export async function converse(api, conversation, content, options, signal) {
   const answer = conversation.add("Model");
   const progress = new Progress(question, answer);
   try {
-    const body = { ...options, messages: [{ role: "user", content }], trace: true };
-    for await (const chunk of api.chat(body, signal)) progress.take(chunk);
+    const { plain, ...rest } = options;
+    const asked = plain ? { prompt: content } : { messages: [{ role: "user", content }] };
+    for await (const chunk of api.complete({ ...rest, ...asked, trace: true }, signal)) progress.take(chunk);
     if (progress.memory) conversation.answers.push({ ...progress.memory, ...progress.felt() });
     return true;
   } catch (error) {
@@ -94,9 +97,10 @@ class Progress {
   }
 
   take({ choices, trace, memory }) {
+    const said = choices?.[0]?.delta?.content ?? choices?.[0]?.text ?? "";
     this.began = true;
-    this.content += choices?.[0]?.delta?.content ?? "";
-    this.announcer.hear(choices?.[0]?.delta?.content ?? "");
+    this.content += said;
+    this.announcer.hear(said);
     for (const token of trace ?? []) this.read(token);
     this.answer.text.setUntraced(this.content.slice(this.traced.length));
     if (memory) this.memory = memory;
