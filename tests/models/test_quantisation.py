@@ -30,9 +30,9 @@ class Packed(nn.Module):
 
     def __init__(self, linear):
         super().__init__()
-        scale = linear.weight.detach().abs().max() / 127
-        self.qweight = nn.Parameter((linear.weight.detach() / scale).round().to(torch.int8), requires_grad=False)
-        self.scale, self.bias = float(scale), linear.bias
+        self.scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127  # of each row
+        self.qweight = nn.Parameter((linear.weight.detach() / self.scale).round().to(torch.int8), requires_grad=False)
+        self.bias = linear.bias
 
     def forward(self, x):
         return nn.functional.linear(x, self.qweight.to(x.dtype) * self.scale, self.bias)
