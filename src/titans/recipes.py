@@ -84,7 +84,7 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is Mapping or hint is dict:
         return isinstance(value, Mapping)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint in (str, bool, list, types.NoneType):

@@ -131,7 +131,7 @@ def old_form(data, model):
     names = set(model.config.hints()) - {"use_cache", "tie_word_embeddings", "initializer_range"}
     config = {name: getattr(model.config, name) for name in names if not name.endswith("token_id")}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
-    metadata, tensors = _metadata(lambda start, end: data[start:end]), safetensors.torch.load(data)
+    metadata, tensors = _metadata(lambda start, end: data[start:end], len(data)), safetensors.torch.load(data)
     del metadata["checksum"]
     metadata |= {"config": json.dumps(config), "fingerprint": f"{digest}-{fingerprint(model).split('-')[1]}"}
     return safetensors.torch.save(tensors, {**metadata, "checksum": _checksum(tensors, metadata)})
@@ -296,7 +296,7 @@ def test_hostile_headers(whole, header, claimed):
 
 def rewritten(content, tensors=None, integers=None, metadata=None):
     """The file with other tensors, integers or metadata, and a checksum that is right."""
-    old = _metadata(lambda start, end: content[start:end])
+    old = _metadata(lambda start, end: content[start:end], len(content))
     del old["checksum"]
     changed = {**safetensors.torch.load(content), **(tensors or {})}
     kept = {name: x for name, x in changed.items() if x is not None}

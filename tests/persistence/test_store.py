@@ -96,18 +96,22 @@ def test_created_stays_and_survives_damage(local, tiny, read, tmp_path):
     assert reader.put("t", "s", state, expected=2).version == 3
 
 
-def test_a_damaged_session_is_listed_with_the_others(local, tiny, read, tmp_path):
+@pytest.mark.parametrize("harm", [lambda data: b"junk" * 9, lambda data: data[:-1], lambda data: data + b"."])
+def test_a_damaged_session_is_listed_with_the_others(local, tiny, read, tmp_path, harm):
     for name in "abc":
         local.put("t", name, read(tiny, 3)[1], expected=0)
     (file,) = (tmp_path / "store" / "t=0" / "b=0").iterdir()
-    file.write_bytes(b"junk" * 9)
+    file.write_bytes(harm(file.read_bytes()))
     listed = local.list("t")
     assert [(info.session, info.damaged, info.tokens) for info in listed] == [
         ("a", False, 3),
         ("b", True, 0),
         ("c", False, 3),
     ]
-    assert (listed[1].version, listed[1].bytes) == (1, 36)
+    assert (listed[1].version, listed[1].bytes) == (1, file.stat().st_size)
+    assert local.count().damaged == 1
+    with pytest.raises(StateFileError):
+        local.export("t", "b")
     assert local.reset("t", "b").version == 2
     assert not any(info.damaged for info in local.list("t"))
 

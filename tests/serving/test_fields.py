@@ -65,6 +65,8 @@ WRONG = [
     (CHAT, said("hi"), "messages[0]", "messages[0] is a text: expected an object"),
     (CHAT, said({}), "messages[0].role", "messages[0].role is missing: expected system"),
     (CHAT, said(HELLO, {"role": "tool", "content": "x"}), "messages[1].role", "and tools are not supported"),
+    (CHAT, said({"role": "tool", "content": "x", "tool_call_id": "1"}), "messages[0].role", "tools are not supported"),
+    (CHAT, said({**HELLO, "tool_call_id": "1"}), "messages[0].tool_call_id", "is not supported"),
     (CHAT, said({**HELLO, "role": "bot"}), "messages[0].role", "messages[0].role is unknown"),
     (CHAT, said({**HELLO, "contnet": "x"}), "messages[0].contnet", "did you mean content?"),
     (CHAT, said({**HELLO, "tool_calls": [{"id": "1"}]}), "messages[0].tool_calls", "is not supported"),

@@ -95,6 +95,7 @@ def test_a_second_ctrl_c_cuts_answers_and_leaves_memories_whole(server, folder, 
         server.process.send_signal(signal.SIGINT)
         list(lines)
     assert server.process.wait(30) == 130
+    assert "Traceback" not in server.log.read_text()
     stored = MemoryStore(folder / "memories", model).get("bob", "default:work")
     assert stored.version == before["version"] + 1
     assert before["tokens"] + 5 < stored.state.tokens < before["tokens"] + 4000

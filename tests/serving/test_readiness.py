@@ -92,11 +92,11 @@ def test_a_damaged_memory_is_listed_counted_and_can_be_reset(client, model, tmp_
     listed = client.request("GET", "/v1/memories").json()["data"]
     assert [(m["memory"], m["damaged"]) for m in listed] == [("a", True), ("b", False)]
     assert (listed[0]["created"], listed[0]["version"], listed[0]["bytes"]) == (None, 1, 20)
-    asked = [("GET", "", {}), ("POST", "/fork", {"json": {"to": "c"}})]
+    asked = [("GET", "", {}), ("GET", "/export", {}), ("POST", "/fork", {"json": {"to": "c"}})]
     for method, path, options in asked:
         error = client.error(method, f"/v1/memories/default/a{path}", 500, **options)
         assert error["code"] == "memory_damaged"
-    assert number(client, 'titans_store_errors_total{kind="damaged"}') == 2
+    assert number(client, 'titans_store_errors_total{kind="damaged"}') == 3
     again = client.request("POST", "/v1/memories/default/a/reset").json()
     assert (again["damaged"], again["version"], again["tokens"]) == (False, 2, 0)
     client.request("POST", "/v1/completions", **TURN)

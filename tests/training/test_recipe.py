@@ -87,6 +87,8 @@ def test_overrides(path):
         ("training.seed=1e3", r"training.seed is 1000.0 \(float\), expected int"),
         ("training.bf16=yes", r"training.bf16 is 'yes' \(str\), expected bool"),
         ("training.learning_rate=.nan", r"training.learning_rate is nan \(float\), expected float"),
+        ("training.learning_rate=.inf", r"training.learning_rate is inf \(float\), expected float"),
+        ("training.weight_decay=-.inf", r"training.weight_decay is -inf \(float\), expected float"),
         ("training.max_steps.a=1", r'"training.max_steps" is a value, not a section'),
     ],
 )

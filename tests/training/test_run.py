@@ -243,6 +243,13 @@ def test_training_values_that_cannot_work_are_one_sentence(make_recipe, key, val
         run(make_recipe(**{f"training__{key}": value}))
 
 
+def test_weights_that_the_last_step_ruined_are_not_saved(make_recipe, tmp_path):
+    recipe = make_recipe(training__learning_rate=1e39, training__max_steps=1, training__save_strategy="no")
+    with pytest.raises(TitansError, match=r"training diverged .*\(the last step left weights that are not finite\)"):
+        run(recipe)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 @pytest.mark.parametrize("carry_state", [True, False])
 def test_another_number_of_processes_is_refused(make_recipe, monkeypatch, carry_state):
     """It would read some documents twice and leave others out."""

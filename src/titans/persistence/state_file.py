@@ -67,7 +67,7 @@ def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
             "keep the model, and save a state that it handed out in this process"
         )
     try:
-        created = read_header(partial(disk.read, path)).created
+        created = read_header(partial(disk.read, path), path.stat().st_size).created
     except (OSError, StateFileError):
         created = None  # nothing there, or nothing that says since when
     disk.replace(path, dump(state, model, created=created), disk.PRIVATE)
@@ -172,24 +172,25 @@ def check(data: bytes) -> Header:
     return _whole(data)[0]
 
 
-def read_header(read: Read) -> Header:
+def read_header(read: Read, size: int) -> Header:
     """Read what a state file says about itself, without its tensors and without checking its checksum.
 
     Args:
         read: returns the bytes from one place of the file to another, fewer where it ends.
+        size: of the file, in bytes.
 
     Returns:
         Its header.
 
     Raises:
-        StateFileError: it has none.
+        StateFileError: it has none, or the file is shorter or longer than that says.
     """
-    return _header(_metadata(read))
+    return _header(_metadata(read, size))
 
 
 def _whole(data: bytes) -> tuple[Header, dict[str, Tensor], dict[str, int]]:
     """Read the content of a state file as far as that needs no model."""
-    metadata = _metadata(lambda start, end: data[start:end])
+    metadata = _metadata(lambda start, end: data[start:end], len(data))
     header = _header(metadata)
     try:
         tensors = safetensors.torch.load(data)
@@ -204,15 +205,19 @@ def _whole(data: bytes) -> tuple[Header, dict[str, Tensor], dict[str, int]]:
     return header, tensors, integers
 
 
-def _metadata(read: Read) -> dict[str, str]:
-    """Read the text part of a safetensors file: its length in 8 bytes, then JSON."""
+def _metadata(read: Read, size: int) -> dict[str, str]:
+    """Read the text part of a safetensors file, its length in 8 bytes, then JSON, and see that the rest is there."""
     start = read(0, _FIRST)
     end = 8 + int.from_bytes(start[:8], "little")
     try:
         if end > _MAX_HEADER:
             raise ValueError("its header is too long")
         text = start[8:end] if end <= len(start) else read(8, end)
-        metadata = json.loads(text.decode())["__metadata__"]
+        tensors = json.loads(text.decode())
+        metadata = tensors.pop("__metadata__")
+        whole = end + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        if whole != size:
+            raise ValueError(f"it has {size:,} bytes and not {whole:,}")
         if metadata.get("format") != FORMAT or not all(isinstance(x, str) for x in metadata.values()):
             raise ValueError("it has no such header")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -22,7 +22,7 @@ from titans.persistence.fingerprint import base, fingerprint
 from titans.persistence.folders import open_folder
 from titans.persistence.names import check_name
 from titans.persistence.sessions import Census, Place, SessionInfo, Stored, Version
-from titans.persistence.state_file import dump, parse, read_header
+from titans.persistence.state_file import check, dump, parse, read_header
 from titans.persistence.versions import Versions, unknown
 
 logger = logging.getLogger(__name__)
@@ -196,9 +196,10 @@ class MemoryStore:
 
         Raises:
             UnknownSessionError: there is no such session.
+            StateFileError: its file is damaged.
         """
         place = _place(tenant, session)
-        data = self._versions.use(place, lambda newest: self._folder.read(place.file(newest.number)))
+        data = self._versions.use(place, lambda newest: self._checked(place, newest))
         if data is None:
             raise unknown(session)
         return data
@@ -287,9 +288,14 @@ class MemoryStore:
         _check_one_row(state)
         return self._keep(state, place.describe(newest, header, self._model))
 
+    def _checked(self, place: Place, newest: Version) -> bytes:
+        data = self._folder.read(place.file(newest.number))
+        check(data)
+        return data
+
     def _info(self, place: Place, newest: Version) -> SessionInfo:
         file = place.file(newest.number)
-        header = read_header(lambda start, end: self._folder.read(file, start, end))
+        header = read_header(lambda start, end: self._folder.read(file, start, end), newest.bytes)
         return place.describe(newest, header, self._model)
 
     def _listed(self, tenant: str, session: str) -> SessionInfo | None:
@@ -316,7 +322,7 @@ class MemoryStore:
         data = dump(state, self._model, created=created)
         self._check_size(len(data))
         written = self._versions.write(place, newest, data)
-        header = read_header(lambda start, end: data[start:end])
+        header = read_header(lambda start, end: data[start:end], len(data))
         info = place.describe(written, header, self._model)
         copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
         self._keep(dataclasses.replace(copy, origin=Origin.of(self._model)), info)

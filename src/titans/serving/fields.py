@@ -50,6 +50,7 @@ OF_MESSAGES: dict[str, tuple[Any, ...]] = {  # what clients send back of an answ
     "function_call": (),
     "name": (),
     "refusal": (),
+    "tool_call_id": (),
     "tool_calls": ([],),
 }
 ROLES = ("system", "developer", "user", "assistant")
@@ -152,12 +153,12 @@ def messages(value: Any) -> list[Message]:
 
 
 def _message(value: Any, where: str) -> Message:
+    role = value.get("role") if isinstance(value, dict) else None
+    expected = f"expected {', '.join(ROLES[:-1])} or {ROLES[-1]}"
+    if role in ("tool", "function"):  # first: such messages have fields that no others have
+        raise _wrong(f"{where}.role", f'{where}.role is "{role}", and tools are not supported: {expected}')
     check_fields(value, ("role", "content"), unsupported=OF_MESSAGES, where=where)
-    role = value.get("role")
     if role not in ROLES:
-        expected = f"expected {', '.join(ROLES[:-1])} or {ROLES[-1]}"
-        if role in ("tool", "function"):
-            raise _wrong(f"{where}.role", f'{where}.role is "{role}", and tools are not supported: {expected}')
         found = "unknown" if isinstance(role, str) else _kind(role)
         raise _wrong(f"{where}.role", f"{where}.role is {found}: {expected}")
     return Message(role, _content(value.get("content"), f"{where}.content"))

@@ -76,7 +76,7 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
     """Download a memory as a state file."""
     service, tenant = _served(request)
     with service.place(tenant):
-        data = await service.on_disk(service.store.export, tenant, session_name(user, memory))
+        data = await service.on_kept(service.store.export, tenant, session_name(user, memory))
     headers = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"'}
     return Response(data, media_type=_FILE, headers=headers)
 

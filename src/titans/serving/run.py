@@ -127,7 +127,7 @@ def serve(
             await super().shutdown(sockets)
             if self.force_exit:  # at a second Ctrl-C, uvicorn leaves the rest undone
                 service.abandon()
-                await service.drain()
+                await self.lifespan.shutdown()
             cut.cancel()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -243,6 +243,7 @@ def _run(trainer: StreamTrainer, folder: Path, checkpoint: Path | None, report: 
     try:
         with stop:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        _check_finite(trainer.model)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(folder)) from None
     except TitansError:
@@ -254,6 +255,12 @@ def _run(trainer: StreamTrainer, folder: Path, checkpoint: Path | None, report: 
     _save(trainer.model, trainer, folder)
     final: TrainerState = trainer.state
     return final
+
+
+def _check_finite(model: Any) -> None:
+    """Refuse weights that the last step made no numbers; after another one the loss would have told."""
+    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        raise ValueError("the last step left weights that are not finite")
 
 
 def _save(model: Any, trainer: StreamTrainer, folder: Path) -> None:
