@@ -153,6 +153,56 @@ def test_points_between_thousands_where_commas_are_decimal(read):
     assert table.frame["w"].tolist() == pytest.approx([day / 10 for day in range(1, 8)])
 
 
+ENGLISH, GERMAN = (
+    'commas in "v" were read as separators of thousands',
+    'points in "v" were read as separators of thousands',
+)
+COMMAS, UNSURE = (
+    "commas within numbers were read as decimal points",
+    'points in "v" were read as decimal ones; if 1.250 is',
+)
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected", "notes"),
+    [
+        ("1,200 950 2,300 12,345 800 1,010", [1200, 950, 2300, 12345, 800, 1010], [ENGLISH]),
+        ("1,234.50 950.25 2,100 12,345.75", [1234.5, 950.25, 2100, 12345.75], [ENGLISH]),
+        ("1,234.50 1234 2,100", [1234.5, 1234, 2100], [ENGLISH]),
+        ("1,234,567 2,345,678 950,001", [1234567, 2345678, 950001], [ENGLISH]),
+        ("1,200 " + "950 " * 12 + "err", [1200, *[950] * 13], [ENGLISH, 'such as "err"']),
+        ("1,25 950 2,300", [1.25, 950, 2.3], [COMMAS]),
+        ("0,950 1,200 1,010", [0.95, 1.2, 1.01], [COMMAS]),
+        ("1 1,250 2 1,125", [1, 1.25, 2, 1.125], [COMMAS]),
+        ("1,234 950 2,001", [1.234, 950, 2.001], [COMMAS]),
+        ("1.234,50 950,25 2.100", [1234.5, 950.25, 2100], [COMMAS, GERMAN]),
+        ("950,25 2.100 1.575", [950.25, 2100, 1575], [COMMAS]),
+        ("1.234.567 2.345.678 3.456.789", [1234567, 2345678, 3456789], [GERMAN]),
+        ("1.234.567 950.000 3", [1234567, 950000, 3], [GERMAN]),
+        ("1.250 950 0", [1250, 950, 0], [GERMAN]),
+        ("1.200 " + "950 " * 12 + "err", [1200, *[950] * 13], [GERMAN, 'such as "err"']),
+        ("1 1.250 2 1.125 3", [1, 1.25, 2, 1.125, 3], [UNSURE]),
+        ("1.250 1.125 2.375", [1.25, 1.125, 2.375], []),
+        ("1.25 950 2.300", [1.25, 950, 2.3], []),
+        ("1234.5 2.300 950", [1234.5, 2.3, 950], []),
+    ],
+)
+@pytest.mark.parametrize("separator", ["\t", ";", "|"])
+def test_signs_within_numbers(read, cells, expected, notes, separator):
+    """English and German thousands and decimals; what may be either is read plainly, and said."""
+    table = read("\n".join(line.replace(",", separator, 1) for line in days(cells.split()).splitlines()))
+    assert table.frame["v"].tolist() == expected
+    for note in notes:
+        assert any(note in said for said in table.notes), table.notes
+    assert bool(table.notes) == bool(notes)
+
+
+def test_decimal_points_beside_say_what_commas_are(read):
+    table = read("date\tv\tw\n" + "".join(f"2020-01-0{day}\t{day},234\t0.{day}\n" for day in range(1, 8)))
+    assert table.frame["v"].tolist() == [1000 * day + 234 for day in range(1, 8)]
+    assert table.frame["w"].tolist() == [day / 10 for day in range(1, 8)]
+
+
 @pytest.mark.parametrize(
     ("above", "header", "notes"),
     [
@@ -233,6 +283,33 @@ def test_a_series_that_began_late_is_not_averaged_either(read):
     assert table.frame["old"].tolist() == list(range(24))
     assert table.frame["new"].tolist() == [0] * 18 + list(range(6))
     assert table.observed["new"].sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "a_day"),
+    [("order", 3), ("customer", 3), ("number", 3), ("item", 3), ("order", 1.3), ("customer", 1.3)],
+)
+def test_single_transactions_are_no_series(read, name, a_day):
+    rng = np.random.default_rng(0)
+    rows = int(60 * a_day)
+    buyers = {
+        "order": [f"T{row:05}" for row in range(rows)],
+        "customer": [f"c{number}" for number in rng.integers(0, 240, rows)],
+        "number": rng.integers(10000, 11000, rows),
+        "item": [f"i{number}" for number in rng.integers(1, 40, rows)],
+    }[name]
+    dates = pd.date_range("2023-01-02", periods=60)[np.arange(rows) % 60]
+    frame = pd.DataFrame({"date": dates, name: buyers, "amount": rng.gamma(3, size=rows).round(2)})
+    with pytest.raises(TitansError, match=f'the values of "{name}".* to be series .*: add up the rows of each time'):
+        read(frame.to_csv(index=False))
+
+
+def test_series_with_gaps_are_still_series(read):
+    rows = [(day, item, 10 * i) for day in HOURS for i, item in enumerate("xyz") if (day.hour + i + 1) % 4]
+    table = read(pd.DataFrame(rows, columns=["date", "item", "sales"]).to_csv(index=False))
+    assert table.frame.columns.tolist() == ["x", "y", "z"]
+    assert table.frame.mean().tolist() == [0, 10, 20]
+    assert table.observed.to_numpy().mean() == pytest.approx(0.75)
 
 
 def test_two_columns_name_the_series_together(read):

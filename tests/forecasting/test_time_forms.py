@@ -203,3 +203,20 @@ def test_days_of_a_spreadsheet(read):
 def test_what_is_no_time_is_refused_with_forms_to_write(read, cells):
     with pytest.raises(TitansError, match=r"expected dates such as 2016-07-31 .*, 2010 Q1, 2023-W01, or whole numbers"):
         read(lines(cells))
+
+
+@pytest.mark.parametrize("name", ["date", "week"])
+def test_years_with_weeks_as_digits(read, name):
+    weeks = pd.date_range("2019-12-30", periods=160, freq="W-MON")  # 2020 has 53 of them
+    table = read(lines(weeks.strftime("%G%V"), f"{name},v"))
+    check(table, "7D", weeks)
+    assert any(note.startswith("the time was read as year and ISO week") for note in table.notes)
+
+
+def test_digits_that_are_no_iso_weeks_are_refused(read):
+    with pytest.raises(TitansError, match="202153 is no ISO week: write the first day of each week"):
+        read(lines([202100 + week for week in range(1, 54)]))
+
+
+def test_whole_numbers_are_no_weeks(read):
+    check(read(lines(range(202000, 202090))), 1, range(202000, 202090))

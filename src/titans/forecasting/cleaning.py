@@ -129,7 +129,7 @@ def fill(values: Floats) -> Floats:
 def _meaning_of_commas(text: pd.Series, decimal: str) -> str | None:
     """What commas within numbers stand for, if all agree."""
     with_comma = text[text.str.contains(r"\d*,\d")]
-    if decimal == "." and len(with_comma) and with_comma.str.fullmatch(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?").all():
+    if decimal == "." and len(with_comma) and with_comma.str.fullmatch(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?").all():
         return _THOUSANDS
     decimals = with_comma.str.fullmatch(r"[+-]?(?:\d*|\d{1,3}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?")
     return "decimal points" if len(with_comma) and decimals.all() else None
@@ -137,9 +137,8 @@ def _meaning_of_commas(text: pd.Series, decimal: str) -> str | None:
 
 def _with_points(text: pd.Series) -> pd.Series:
     """Write decimal commas as points, and leave out the points that then separate thousands, as in 1.234,5."""
-    if text.str.contains(r"\.\d{3},").any():
-        grouped = text.str.fullmatch(r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?")
-        text = text.where(~grouped, text.str.replace(".", "", regex=False))
+    grouped = text.str.fullmatch(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?")
+    text = text.where(~grouped, text.str.replace(".", "", regex=False))
     return text.str.replace(",", ".", regex=False)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from titans.data.reasons import first_line
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.jitter import MOSTLY
 from titans.text_files import encoding_of, open_bytes
 
 _MISSING = (
@@ -22,8 +23,11 @@ _MISSING = (
 )
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 100, 1 << 20
-_GROUPED = r"[+-]?(?:\d{1,3}|[1-9]\d{0,2}(?:\.\d{3})+)"
-_ENDS_IN_0 = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:\.\d{3})*\.\d\d0(?![\w.])")
+_NUMBER = r"[+-]?[\d.,]*\d[.,]?(?:[eE][+-]?\d+)?"
+_DECIMAL_COMMA = r"[+-]?(?:\d*|[1-9]\d{0,2}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?"
+_DECIMAL_POINT = r"[+-]?(?:\d*\.(?!\d{3}$)\d+|0\.\d+)"
+_GROUP = re.compile(r"(?<![\w.:])[1-9]\d{0,2}\.\d{3}(?!\w)")
+_LARGE = 100  # numbers without separators beside those of thousands; where all are smaller, the others may be decimals
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
@@ -51,18 +55,24 @@ def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
         if any(cell.strip() for cell in cells):
             break
     names = _names(header, notes)
-    decimal = "," if separator != "," and _decimal_commas(text, separator) else "."
+    start = source.tell()
+
+    def parse(decimal: str, kind: type | None = None) -> pd.DataFrame:
+        source.seek(start)
+        return _parse(source, names, separator, decimal, reader.line_num, kind)
+
+    commas = separator != "," and "," in text
+    texts = parse(".", str) if commas or _GROUP.search(text) else None
+    decimal = "," if texts is not None and commas and _decimal_commas(texts) else "."
     if decimal == ",":
         notes.append(
             f"commas within numbers were read as decimal points ({_SEPARATORS[separator]} separate the columns)"
         )
-    start = source.tell()
-    frame = _parse(source, names, separator, decimal, reader.line_num)
+    frame = parse(decimal)
     if frame.empty:
         raise TitansError("there is a header line but no row of data: expected one row for each time stamp")
-    if decimal == "," or _ENDS_IN_0.search(text):
-        source.seek(start)
-        _join_thousands(frame, _parse(source, names, separator, decimal, reader.line_num, str), decimal, notes)
+    if texts is not None:
+        _join_thousands(frame, texts, decimal, notes)
     return frame, decimal
 
 
@@ -108,18 +118,62 @@ def _without_comments(text: str, notes: list[str]) -> str:
 
 
 def _join_thousands(frame: pd.DataFrame, texts: pd.DataFrame, decimal: str, notes: list[str]) -> None:
-    """Read points as separators of thousands where they cannot be decimal ones.
-
-    That is where three digits follow each of them, and commas are decimal points, or numbers without a point stand
-    beside some that end in 0 (950; 1.000): who writes decimals as 1.000 writes 950.000, too.
-    """
-    for name in texts:
-        cells = texts[name].dropna().str.strip()
-        pointed = cells[cells.str.contains(".", regex=False)]
-        certain = decimal == "," or (len(pointed) < len(cells) and pointed.str.endswith("0").any())
-        if len(pointed) and certain and cells.str.fullmatch(_GROUPED).all():
-            frame[name] = pd.to_numeric(texts[name].str.strip().str.replace(".", "", regex=False))
+    """Read points as separators of thousands where they are, or where commas are decimal points."""
+    for name in texts.columns.drop([name for name in texts if name.lower() == "unique_id"]):
+        numbers = _numbers(texts[name])
+        meaning = _are_thousands(numbers, ".")
+        if meaning or (meaning is None and decimal == ","):
+            joined = texts[name].str.strip()
+            joined[numbers.index] = numbers.str.replace(".", "", regex=False)
+            with contextlib.suppress(ValueError):
+                joined = pd.to_numeric(joined)
+            frame[name] = joined
             notes.append(f'points in "{name}" were read as separators of thousands')
+        elif meaning is None and not (pointed := numbers.str.contains(".", regex=False)).all():
+            example = numbers[pointed].iloc[0]
+            notes.append(
+                f'points in "{name}" were read as decimal ones; if {example} is {example.replace(".", "")}, write that'
+            )
+
+
+def _decimal_commas(texts: pd.DataFrame) -> bool:
+    """Whether commas within numbers are decimal points, as they are where they need not separate thousands."""
+    columns = [_numbers(texts[name]) for name in texts]
+    meanings = [
+        meaning
+        for numbers in columns
+        if (meaning := _are_thousands(numbers, ",")) is not False or numbers.str.fullmatch(_DECIMAL_COMMA).any()
+    ]
+    if False in meanings or None not in meanings:
+        return False in meanings
+    return True not in meanings and not any(numbers.str.fullmatch(_DECIMAL_POINT).any() for numbers in columns)
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """The cells that may be numbers, where most are."""
+    cells = column.dropna().str.strip()
+    numbers = cells[cells.str.fullmatch(_NUMBER)]
+    return numbers if len(numbers) >= MOSTLY * len(cells) else numbers[:0]
+
+
+def _are_thousands(numbers: pd.Series, sign: str) -> bool | None:
+    """Whether points, or commas, within numbers separate thousands; None where they may be decimal points as well.
+
+    They do where three digits follow each, and some number has two of them (1.234.567) or a decimal sign, too
+    (1.234,5), or numbers without any stand beside some that end in 0 (950; 1.000): who writes decimals as 1.000 writes
+    950.000, too. Small numbers say nothing (1; 1.250; 2).
+    """
+    sign, other = re.escape(sign), re.escape("," if sign == "." else ".")
+    signed = numbers[numbers.str.contains(sign)]
+    grouped = rf"[+-]?(?:\d+|[1-9]\d{{0,2}}(?:{sign}\d{{3}})+)(?:{other}\d*)?"
+    if signed.empty or not numbers.str.fullmatch(grouped).all():
+        return False
+    if numbers.str.contains(rf"{sign}.*{sign}|{sign}.*{other}|{other}(?!\d{{3}}$)").any():
+        return True
+    bare = pd.to_numeric(numbers[numbers.str.fullmatch(r"[+-]?\d+")]).abs()
+    if (bare >= 1000).any():
+        return False
+    return True if signed.str.endswith("0").any() and (bare >= _LARGE).any() else None
 
 
 def _binary(data: bytes) -> TitansError:
@@ -218,11 +272,6 @@ def _relative(error: Exception, header_lines: int) -> str:
         wanted, line, seen = map(int, found.groups())
         return f"line {line + header_lines} has {seen} cells, expected {wanted}"
     return "some have more cells" if isinstance(error, pd.errors.ParserWarning) else reason
-
-
-def _decimal_commas(text: str, separator: str) -> bool:
-    cells = itertools.chain.from_iterable(_sample(text, separator)[1:])
-    return any(re.fullmatch(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?", cell.strip()) for cell in cells)
 
 
 def _is_number(cell: str) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.cleaning import listed, to_numbers
+from titans.forecasting.grid import FILLED
 from titans.forecasting.jitter import MOSTLY
 from titans.forecasting.long_frames import ID, TARGET, TIME
 from titans.forecasting.times import Times
@@ -30,7 +31,8 @@ def split_series(
         The columns unique_id, ds and y; None where rows do not share their times.
 
     Raises:
-        TitansError: they do, and no column names the series, or not one column holds its numbers.
+        TitansError: they do, and no column names the series, or one does so for single rows (as of purchases), or not
+            one column holds its numbers.
     """
     if times.index.is_unique:
         return None
@@ -45,12 +47,17 @@ def split_series(
         rows["/".join(texts)] = rows[texts].astype(str).agg("/".join, axis=1)
         texts.append("/".join(texts))
     whole = [name for name, values in numbers.items() if len(numbers) > 1 and (values == np.rint(values)).all()]
-    whole = sorted(
-        (name for name in whole if rows[name].nunique() < len(rows) / 2), key=lambda name: rows[name].nunique()
-    )
-    names = [name for name in (*texts, *whole) if not rows[name].isna().any() and _tells_apart(time, rows[name])]
-    if len(rows) < _MANY * time.nunique() and (not names or names[0] not in texts):
+    whole.sort(key=lambda name: rows[name].nunique())
+    apart = [name for name in (*texts, *whole) if not rows[name].isna().any() and _tells_apart(time, rows[name])]
+    if len(rows) < _MANY * time.nunique() and (not apart or apart[0] not in texts):
         return None
+    names = [name for name in apart if _come_back(time, rows[name])]
+    if apart and not names:
+        raise TitansError(
+            f'many times have several rows (first {first}), and the values of "{apart[0]}", which tells these apart, '
+            f"come back at too few times to be series ({rows[apart[0]].nunique():,} values in {len(rows):,} rows): add "
+            "up the rows of each time"
+        )
     if not names:
         raise TitansError(
             f"many times have several rows (first {first}), and no single column tells these apart: name the series of "
@@ -69,3 +76,9 @@ def split_series(
 
 def _tells_apart(time: pd.Series, names: pd.Series) -> bool:
     return bool(pd.DataFrame({"time": time, "name": names}).duplicated().mean() <= 1 - MOSTLY)
+
+
+def _come_back(time: pd.Series, names: pd.Series) -> bool:
+    """Whether names are those of series: with a row at half of the times from their first to their last, or more."""
+    place = pd.Series(pd.factorize(time, sort=True)[0], index=names.index).groupby(names, sort=False)
+    return bool(names.nunique() < len(names) / 2 and len(names) >= FILLED * (place.max() - place.min() + 1).sum())
