@@ -146,6 +146,47 @@ def test_the_whole_text_with_the_state_reads_what_is_new(model):
         whole, state = torch.cat([found.sequences, text(2, 3, seed=turn)], 1), found.cache
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"num_return_sequences": 3, "do_sample": True}])
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("variant", ["mac", "rmt"])
+def test_a_state_is_gone_on_from_without_a_cache(make_model, variant, options, again):
+    """Each step reads from the same state: what that has not read, which a padded batch shows."""
+    model, ids, new = make_model(variant), text(2, 9), text(2, 5, seed=1)
+    mask = torch.ones_like(ids)
+    ids[0, :4] = mask[0, :4] = 0
+    first = generate(model, ids, attention_mask=mask, return_dict_in_generate=True, pad_token_id=0)
+    whole, unread = torch.cat([first.sequences, new], 1), torch.cat([first.sequences[:, -1:], new], 1)
+    mask = torch.cat([mask, torch.ones_like(whole[:, 9:])], 1)
+    before, found = first.cache.text, []
+    for use_cache in (True, False):
+        torch.manual_seed(0)
+        given = {"inputs": whole, "attention_mask": mask} if again else {"inputs": unread}
+        out = model.generate(
+            **given, **options, cache=first.cache, use_cache=use_cache, max_new_tokens=NEW, pad_token_id=0
+        )
+        found.append(out)
+    assert torch.equal(*found)
+    generate(model, unread, cache=first.cache, use_cache=False, return_dict_in_generate=True)
+    assert first.cache.text is before  # it has read nothing
+
+
+def test_what_is_generated_without_a_cache_does_not_make_a_prompt_the_whole_text(make_model):
+    """A prompt that is read as new stays new when, with what follows it, it happens to be the text that was read."""
+    model, ids = make_model("mac"), text(1, 6)
+    state = model(ids).cache
+    state.text = torch.cat([ids[:, :4], generate(model, ids[:, :4], cache=state)[:, 4:6]], 1)
+    with pytest.warns(UserWarning, match="4 tokens are all read as new"):
+        found = generate(model, ids[:, :4], cache=state, use_cache=False)
+    with pytest.warns(UserWarning, match="4 tokens are all read as new"):
+        assert torch.equal(found, generate(model, ids[:, :4], cache=state))
+
+
+def test_pieces_of_a_prompt_without_a_cache_are_refused(make_model):
+    model, ids = make_model("mac"), text(1, 6)
+    with pytest.raises(ValueError, match="prefill_chunk_size is of no use with use_cache=False"):
+        generate(model, ids, cache=model(ids).cache, use_cache=False, prefill_chunk_size=2)
+
+
 def test_what_could_be_the_whole_text_again_is_not_read_silently(make_model):
     model, ids = make_model("mac"), text(1, 6)
     state = generate(model, ids, return_dict_in_generate=True).cache

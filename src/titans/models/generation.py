@@ -37,7 +37,8 @@ class StreamingGeneration(GenerationMixin):
         output = super().generate(*args, **kwargs)
         if isinstance(output, GenerateBeamDecoderOnlyOutput | GenerateDecoderOnlyOutput):
             state: Any = output.cache
-            if isinstance(state, MemoryState):
+            given = kwargs.get("cache", kwargs.get("past_key_values"))
+            if isinstance(state, MemoryState) and state is not given:  # without use_cache it has read nothing
                 state.of_beams = isinstance(output, GenerateBeamDecoderOnlyOutput)
                 state.text = None if state.of_beams else _read_text(state, output.sequences)
         return output
@@ -49,9 +50,10 @@ class StreamingGeneration(GenerationMixin):
         cache: MemoryState | None = None,
         is_first_iteration: bool | None = False,
         inputs_embeds: Tensor | None = None,
+        known: int = 0,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Prepare a call of `forward`; of a prompt that comes with a state only what is new.
+        """Prepare a call of `forward`; of a text that comes with a state only what is new.
 
         Args:
             input_ids: all ids so far, `[B, N]`.
@@ -59,16 +61,14 @@ class StreamingGeneration(GenerationMixin):
             cache: the state.
             is_first_iteration: whether this is the prompt.
             inputs_embeds: the prompt in place of ids, all of which is new.
+            known: how many of the ids the state has read, where all are to be read. Default 0.
             **kwargs: as of `GenerationMixin`.
 
         Returns:
             The arguments of `forward`.
-
-        Raises:
-            ValueError: the state is of a beam search.
         """
-        if is_first_iteration and isinstance(cache, MemoryState) and inputs_embeds is None:
-            next_sequence_length = _unread(input_ids, cache)
+        if known and next_sequence_length is None:
+            next_sequence_length = input_ids.shape[1] - known
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(
             input_ids,
             next_sequence_length,
@@ -87,9 +87,15 @@ class StreamingGeneration(GenerationMixin):
         is_first_iteration: bool = True,
     ) -> Any:
         """Read the prompt: at once, or in pieces of `prefill_chunk_size` tokens, each from the state of the last."""
-        size = generation_config.prefill_chunk_size
-        if size is None or not generation_config.use_cache:
+        size, cache = generation_config.prefill_chunk_size, model_kwargs.get("cache")
+        if isinstance(cache, MemoryState) and model_kwargs.get("inputs_embeds") is None:
+            model_kwargs["known"] = _known(input_ids, cache)  # also for the steps that follow without use_cache
+            if generation_config.num_beams > 1 and not generation_config.use_cache:  # the steps put its rows in order
+                model_kwargs["cache"] = cache.for_rows(len(input_ids), len(cache.layers))
+        if size is None:
             return super()._prefill(input_ids, generation_config, model_kwargs, is_first_iteration)  # type: ignore[arg-type,misc]
+        if not generation_config.use_cache:
+            raise ValueError("prefill_chunk_size is of no use with use_cache=False: leave out one of the two")
         inputs = self.prepare_inputs_for_generation(input_ids, is_first_iteration=is_first_iteration, **model_kwargs)
         name = "input_ids" if inputs.get("inputs_embeds") is None else "inputs_embeds"
         prompt, mask, positions = inputs.pop(name), inputs.pop("attention_mask", None), inputs.pop("position_ids", None)
@@ -132,8 +138,8 @@ def _read_text(state: MemoryState, sequences: Tensor) -> Tensor | None:
     return sequences[:, :-1] if sequences.shape[1] - 1 == state.tokens else None
 
 
-def _unread(ids: Tensor, state: MemoryState) -> int | None:
-    """Tell how many of the ids `[B, N]` of a prompt the state has not read; None for all.
+def _known(ids: Tensor, state: MemoryState) -> int:
+    """Tell how many of the ids `[B, N]` of a prompt the state has read.
 
     Raises:
         ValueError: the state is of a beam search.
@@ -148,7 +154,7 @@ def _unread(ids: Tensor, state: MemoryState) -> int | None:
         known = min(count, text.shape[1])
         again = torch.equal(ids[:, :known], text[:, :known].repeat_interleave(len(ids) // len(text), 0).to(ids.device))
         if again and count > known:
-            return count - known
+            return known
         suspicious = (again and known > 1) or count > known
     else:
         suspicious = count > int(torch.as_tensor(state.tokens).max()) > 0
@@ -159,4 +165,4 @@ def _unread(ids: Tensor, state: MemoryState) -> int | None:
             UserWarning,
             stacklevel=2,
         )
-    return None
+    return 0
