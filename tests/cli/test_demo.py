@@ -37,6 +37,8 @@ def test_from_text_to_report_and_models(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["demo", "--quick", "--data", str(tmp_path / "a.txt"), "--out", str(out)])
     assert result.exit_code == 0, result.stderr
     assert f"written: {out / 'report.html'}" in result.stdout
+    assert "too short to learn recall" in result.stdout
+    assert "too short to learn recall" in (out / "report.html").read_text()
     numbers = json.loads((out / "results.json").read_text())
     parameters = {name.lower().replace(" ", "-"): numbers[name]["parameters"] for name in numbers if name != "run"}
     for name in ("titans-mac", "titans-lmm", "attention-only"):

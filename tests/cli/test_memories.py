@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 
+from titans import TitansConfig, TitansForCausalLM
+from titans.data import byte_tokenizer
 from titans.persistence import MemoryStore
 from titans.training.pretrained import load_model
 
@@ -54,6 +56,22 @@ def test_adopt(titans, models, model_folder, place):
     assert [store.info("t", name).version for name in ("ann:old", "ann:own")] == [2, 1]
 
 
+def test_what_does_not_fit_is_left_and_said(titans, tiny_other, place):
+    result = titans("memories", "migrate", tiny_other, "--memories", place, "--adopt", "--tenant", "t", status=2)
+    assert result.stdout == "adopted: 0 memories of another model\n"
+    assert "load the model that made it, or start a new memory" in result.stderr
+    assert "error: 2 memories of another model were left as they are" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def tiny_other(tmp_path_factory, byte_sizes):
+    """The folder of a model of another shape."""
+    folder = tmp_path_factory.mktemp("other")
+    TitansForCausalLM(TitansConfig(variant="lmm", **{**byte_sizes, "memory_depth": 1})).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
 def test_delete(titans, models, model_folder, place):
     said = titans("memories", "migrate", model_folder, "--memories", place, "--delete").stdout
     assert said == "deleted: 2 memories of another model\n"
@@ -79,13 +97,18 @@ def test_backup_and_restore(titans, models, place, tmp_path):
         (["migrate", "MODEL", "--memories", "PLACE", "--adopt", "--delete"], "either --adopt or --delete"),
         (["migrate", "MODEL", "--memories", "PLACE", "--adopt", "--tenant", "a/b"], "'a/b'"),
         (["backup", "nowhere", "copy"], "there is no folder nowhere"),
-        (["backup", "PLACE", "PLACE"], "holds something already"),
-        (["restore", "PLACE", "PLACE"], "holds something already"),
+        (["backup", "PLACE", "FULL"], "holds something already"),
+        (["backup", "PLACE", "PLACE/sub"], "give a folder outside of it"),
+        (["restore", "PLACE", "PLACE"], "give a folder outside of it"),
+        (["backup", "FULL", "copy"], "holds other things than memories, such as file.txt"),
+        (["list", "MODEL", "--memories", "FULL"], "holds other things than memories, such as file.txt"),
     ],
 )
 def test_what_cannot_be_done(titans, model_folder, place, tmp_path, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
-    stand_ins = {"MODEL": str(model_folder), "PLACE": str(place)}
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file.txt").touch()
+    stand_ins = {"MODEL": model_folder, "PLACE": place, "PLACE/sub": place / "sub", "FULL": tmp_path / "full"}
     result = titans("memories", *(stand_ins.get(word, word) for word in words), status=2)
     assert sentence in result.stderr
     assert not (tmp_path / "nowhere").exists()

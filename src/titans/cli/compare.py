@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from titans.cli._arguments import make_folder
 from titans.cli._progress import log_line, progress_bar, resumable
 
 
@@ -37,6 +38,7 @@ def compare(
 
     comparison = load_comparison(recipe, overrides or [])
     folder = out or Path("runs") / recipe.stem
+    make_folder(folder)
     with resumable(folder), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
         result = run(

@@ -65,7 +65,7 @@ def migrate(
 
     if adopt == delete:
         raise TitansError("choose what becomes of the memories of another model: either --adopt or --delete")
-    store, done = _open(model, memories), 0
+    store, done, left = _open(model, memories), 0, 0
     for name, info in _each(store, tenant):
         if isinstance(info, str) or not info.foreign:
             continue
@@ -77,7 +77,10 @@ def migrate(
             done += 1
         except (ConflictError, UnknownSessionError, StateFileError) as error:
             typer.echo(f"left: {name}: {error}", err=True)
+            left += 1
     typer.echo(f"{'adopted' if adopt else 'deleted'}: {done:,} memories of another model")
+    if left:
+        raise TitansError(f"{left:,} memories of another model were left as they are, for the reasons above")
 
 
 @app.command()
@@ -91,7 +94,7 @@ def backup(
     """
     from titans.persistence import backup as copy
 
-    _say(copy(_existing(memories), to), to)
+    _say(copy(_apart(memories, to), to), to)
 
 
 @app.command()
@@ -105,7 +108,7 @@ def restore(
     """
     from titans.persistence import restore as put_back
 
-    _say(put_back(_existing(copy), memories), memories)
+    _say(put_back(_apart(copy, memories), memories), memories)
 
 
 def _say(copied: Copied, to: str) -> None:
@@ -117,10 +120,25 @@ def _say(copied: Copied, to: str) -> None:
 
 
 def _existing(place: str) -> str:
-    """Refuse a folder that is not there; opening a store would make it."""
-    if "://" not in place and not Path(place).is_dir():
-        raise TitansError(f"there is no folder {place}: expected the PLACE of titans serve --memories PLACE, or a URL")
+    """Refuse a folder that is not there, which opening a store would make, and one that is no store."""
+    from titans.persistence.names import to_name
+
+    if "://" in place:
+        return place
+    expected = "expected the PLACE of titans serve --memories PLACE, or a URL"
+    if not Path(place).is_dir():
+        raise TitansError(f"there is no folder {place}: {expected}")
+    names = [path.name for path in Path(place).iterdir() if not path.name.startswith("=")]
+    if names and not any(map(to_name, names)):
+        raise TitansError(f"{place} holds other things than memories, such as {names[0]}: {expected}")
     return place
+
+
+def _apart(place: str, to: str) -> str:
+    """Refuse to copy a store into itself."""
+    if "://" not in place + to and Path(to).resolve().is_relative_to(Path(_existing(place)).resolve()):
+        raise TitansError(f"{to} lies in {place}: give a folder outside of it")
+    return _existing(place)
 
 
 def _open(model: str, memories: str) -> MemoryStore:

@@ -30,13 +30,14 @@ img { max-width: 100%; } pre { background: #f3f5f8; padding: .8rem; white-space:
 """
 
 
-def write(folder: Path, results: Results, facts: dict[str, str]) -> Path:
+def write(folder: Path, results: Results, facts: dict[str, str], quick: bool = False) -> Path:
     """Write `report.html`, which needs no other file, the plots as PNG, and `results.json`.
 
     Args:
         folder: made if it does not exist.
         results: the contestants, the one without memory last.
         facts: what to say about the run (name to value).
+        quick: whether the run was too short to learn from. Default: no.
 
     Returns:
         The page.
@@ -51,14 +52,14 @@ def write(folder: Path, results: Results, facts: dict[str, str]) -> Path:
         images[name] = f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
     (folder / "results.json").write_text(json.dumps({"run": facts} | _numbers(results), indent=2) + "\n")
     page = folder / "report.html"
-    page.write_text(_page(results, facts, images), encoding="utf-8")
+    page.write_text(_page(results, facts, images, quick), encoding="utf-8")
     return page
 
 
-def verdict(results: Results) -> list[str]:
+def verdict(results: Results, quick: bool = False) -> list[str]:
     """State in sentences what was measured, whichever way it came out."""
     *with_memory, attention = results
-    sentences = []
+    sentences = ["The quick form trains for seconds, too short to learn recall: see the full demo."] if quick else []
     for contestant in with_memory:
         answers = ", ".join(
             f"{r.accuracy:.0%} over {r.distance:,} bytes{'' if r.low > CHANCE else ' (chance)'}"
@@ -84,7 +85,7 @@ def _numbers(results: Results) -> dict[str, Any]:
     }
 
 
-def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> str:
+def _page(results: Results, facts: dict[str, str], images: dict[str, str], quick: bool) -> str:
     names = "".join(f"<th>{html.escape(c.name)}</th>" for c in results)
     rows = {
         "parameters": [f"{c.parameters:,}" for c in results],
@@ -105,7 +106,7 @@ def _page(results: Results, facts: dict[str, str], images: dict[str, str]) -> st
         for name, cells in rows.items()
     )
     run = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in facts.items())
-    said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in verdict(results))
+    said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in verdict(results, quick))
     samples = "".join(f"<h3>{html.escape(c.name)}</h3><pre>{html.escape(c.sample)}</pre>" for c in results)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -144,8 +145,9 @@ def _loss(results: Results) -> Figure:
     for colour, contestant in zip(COLOURS, results, strict=True):
         curve = contestant.training.curve
         read = [point.bytes / 1e6 for point in curve]
-        left.plot(read, [point.text_bits for point in curve], color=colour, label=contestant.name)
-        right.plot(read, [point.recall_loss for point in curve], color=colour, label=contestant.name)
+        line: dict[str, Any] = {"color": colour, "label": contestant.name, "marker": "o" if len(curve) < 3 else None}
+        left.plot(read, [point.text_bits for point in curve], **line)
+        right.plot(read, [point.recall_loss for point in curve], **line)
     left.set(xlabel="million bytes read", ylabel="bits per byte", title="text (training)")
     right.set(xlabel="million bytes read", ylabel="nats per answer", title="recall (training)")
     return _finished(figure)

@@ -76,7 +76,7 @@ def run(
         "took": f"{time.monotonic() - start:.0f} s, {PROCESSES} models at a time, one thread each",
         "machine": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
     }
-    return report.write(folder, results, facts), report.verdict(results)
+    return report.write(folder, results, facts, quick), report.verdict(results, quick)
 
 
 def _compete(

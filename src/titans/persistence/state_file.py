@@ -152,7 +152,9 @@ def parse(data: bytes, model: Any, *, force: bool = False) -> tuple[MemoryState,
     try:
         state = unflatten({**integers, **tensors}, inner, cast=force)
     except StateFileError as error:
-        raise StateFileError(f"the state does not fit this model, because {error}: {_REMEDY}") from error
+        raise StateFileError(
+            f"the state does not fit this model, because {error}: load the model that made it, or start a new memory"
+        ) from error
     state = dataclasses.replace(state.to(inner.device), origin=Origin.of(inner))
     return state, header
 

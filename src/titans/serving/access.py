@@ -122,7 +122,7 @@ def load_keys(path: Path) -> dict[str, str]:
     """Read the API keys.
 
     Args:
-        path: a JSON file with the tenant of each key, `{"a long secret": "tenant"}`.
+        path: a JSON file with the tenant of each key, `{"a-long-secret-of-yours": "tenant"}`.
 
     Returns:
         The tenant of each key.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from titans.data.ruler.task import Draft, RulerTask, vocabulary
 
 COMMON = 10  # words that are asked for
+SHORT = 4096  # RULER's bound: in shorter samples, words are repeated less
 COMMON_PROMPT = (
     "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
     "appear most often.\n{context}\nQuestion: What are the 10 most common words in the above list? Answer: The top 10 "
@@ -37,6 +38,7 @@ class CommonWords(RulerTask):
     """
 
     name, new_tokens = "cwe", 120
+    remedy = f"ask for longer ones (below {SHORT:,}, words are repeated less), or leave cwe out"
 
     def __init__(self, count: Callable[[str], int]) -> None:
         super().__init__(count)
@@ -52,7 +54,7 @@ class CommonWords(RulerTask):
         return self._draft(length, longest, longest, random.Random(0))
 
     def _draft(self, length: int, shown: Sequence[str], words: Sequence[str], chance: random.Random) -> Draft:
-        few = length < 4096  # RULER's bound: shorter lists repeat their words less
+        few = length < SHORT
         example = _list(shown[:20], 3, 1, chance.random()) if few else _list(shown[:40], 10, 3, chance.random())
         answer = " ".join(_numbered(shown[:COMMON]))
         before = f"{COMMON_PROMPT.format(context=example)} {answer}\n"

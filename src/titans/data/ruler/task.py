@@ -61,11 +61,13 @@ class RulerTask(ABC):
         name: of the task.
         new_tokens: of the answer, part of a sample's length.
         digest: names the text that the task is made of.
+        remedy: what to do where the smallest sample is too long.
     """
 
     name: str
     new_tokens: int
     digest: str = ""
+    remedy: str = "ask for longer ones"
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -106,7 +108,7 @@ class RulerTask(ABC):
         if least > length:
             raise TitansError(
                 f"a sample of the task {self.name} has at least {least:,} tokens with its answer, more than the length "
-                f"{length:,}: ask for longer ones"
+                f"{length:,}: {self.remedy}"
             )
 
     def _fill(self, draft: Draft, budget: int) -> tuple[int, int]:

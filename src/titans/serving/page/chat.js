@@ -54,7 +54,7 @@ function invitation(session) {
         "Write a message below. The model reads it token by token, and its memory learns as it reads. What " +
           "surprises it is coloured; what it writes down is underlined. What it can be told and asked depends on " +
           "its training: the small models of make demo, sent plain text, keep that v belongs to K when they read " +
-          "#Kv, and say v after #K.",
+          "#Kv, and say v after #K (Max tokens 1 shows it best).",
       ];
   return [element("h2", {}, title), element("p", {}, text)];
 }
