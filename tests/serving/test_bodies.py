@@ -1,10 +1,12 @@
 """Bodies that ask for more than their bytes: refused at once, with little memory."""
 
 import asyncio
+import json
 import tracemalloc
 
 import pytest
 
+from tests.serving.conftest import GREEDY
 from titans.serving.app import Limits
 from titans.serving.bodies import Bodies, holds_more
 
@@ -51,10 +53,34 @@ def test_more_values_than_may_be_are_refused(make_client, field):
 
 
 def test_a_state_file_whose_header_holds_too_many_values_is_refused(client):
-    header = b'{"__metadata__":{' + b",".join([b'"a":""'] * 300_000) + b"}}"
-    data = len(header).to_bytes(8, "little") + header
-    assert client.error("PUT", "/v1/memories/default/a/import", 413, content=data)["code"] == "body_too_large"
+    texts = b",".join([b'"a":""'] * 300_000), b'"config":"[' + b",".join([b"[]"] * 300_000) + b']"'
+    for text in texts:  # the second is a JSON text in a string
+        header = b'{"__metadata__":{' + text + b"}}"
+        data = len(header).to_bytes(8, "little") + header
+        assert client.error("PUT", "/v1/memories/default/a/import", 413, content=data)["code"] == "body_too_large"
     client.error("PUT", "/v1/memories/default/a/import", 400, content=b"\xff" * 8 + b"{}")  # longer than the file
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("path", KIND)
+def test_a_text_that_is_not_utf_8_is_refused_before_it_is_parsed(make_client, path, encoding):
+    """In UTF-16, the quote that a backslash takes away hides all that follows it from the count."""
+    client = make_client(SMALL)
+    hidden = f'{{"model": "tiny", "stop": "\\"", "{KIND[path]}": [{",".join(["[]"] * 10_000)}]}}'
+    for body in (hidden, '{"to": "b"}', f'{{"model": "tiny", "{KIND[path]}": "x"}}'):
+        error = client.error("POST", path, 400, content=body.encode(encoding), headers=JSON)
+        assert error["code"] == "not_utf8"
+        assert "UTF-8" in error["message"]
+
+
+def test_a_byte_order_mark_of_utf_8_changes_nothing(make_client):
+    client = make_client(SMALL)
+    body = json.dumps({**GREEDY, "prompt": "hello"})
+    said = [client.request("POST", "/v1/completions", content=c, headers=JSON).json()["choices"]
+            for c in (body.encode(), body.encode("utf-8-sig"))]  # fmt: skip
+    assert said[0] == said[1]
+    many = f'{{"model": "tiny", "prompt": [{",".join(["[]"] * 10_000)}]}}'.encode("utf-8-sig")
+    assert client.error("POST", "/v1/completions", 413, content=many, headers=JSON)["code"] == "body_too_large"
 
 
 @pytest.mark.parametrize("body", ['{"prompt": ' + "[" * 900 + "]" * 900 + "}", "[" * 6000, '{"a":' * 3000, "9" * 9000])

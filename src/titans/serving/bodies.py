@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -75,15 +76,20 @@ class Bodies:
         except TimeoutError as error:
             raise ApiError(408, f"the body did not come within {self.seconds:g} seconds", "too_slow") from error
         if body is not None:
-            await (self._count(_header(body), _HEADER_VALUES) if importing else self._count(body, self.values))
+            if importing:
+                await self._count(_header(body), _HEADER_VALUES, nested=True)
+            else:
+                await self._count(body, self.values)
         return body
 
-    async def _count(self, text: bytes, most: int) -> None:
+    async def _count(self, text: bytes, most: int, nested: bool = False) -> None:
+        if not json.detect_encoding(text).startswith("utf-8"):  # the parser would take it, and count otherwise
+            raise ApiError(400, "the JSON text is not in UTF-8: encode it so", "not_utf8")
         if len(text) <= _SMALL:
-            many = holds_more(text, most)
+            many = holds_more(text, most, nested)
         else:
             async with self.counting:
-                many = await run_in_threadpool(holds_more, text, most)
+                many = await run_in_threadpool(holds_more, text, most, nested)
         if many:
             raise ApiError(413, f"the body holds more than {most:,} values: send less at once", "body_too_large")
 
@@ -102,18 +108,21 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
     return bytes(body)
 
 
-def holds_more(body: bytes, most: int) -> bool:
+def holds_more(body: bytes, most: int, nested: bool = False) -> bool:
     """Whether a JSON text may hold more values than `most`, by its commas and brackets outside of strings.
 
     Args:
-        body: the text; where it is none, the answer means nothing and costs no more.
+        body: the text in UTF-8; where it is none, the answer means nothing and costs no more.
         most: values.
+        nested: whether its strings may be JSON texts, too, so that what is in them counts. Default false.
 
     Returns:
         Whether it may.
     """
     if sum(map(body.count, _SIGNS)) <= most:
         return False  # even with those in strings
+    if nested:
+        return True
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # now each quote begins or ends a string
     parts = plain.split(b'"', 4 * most)  # an entry has at most a name and a text
     return len(parts) > 4 * most or sum(part.count(sign) for part in parts[::2] for sign in _SIGNS) > most
