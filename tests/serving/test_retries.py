@@ -3,12 +3,17 @@
 import asyncio
 import contextlib
 import json
+import sys
 
 import httpx
 import pytest
 
 from tests.serving.conftest import GREEDY
 from titans.serving import retries
+from titans.serving.errors import ApiError
+from titans.serving.jobs import Finished
+from titans.serving.replies import COMPLETION, Reply
+from titans.serving.retries import Recording
 
 CHAT = "/v1/chat/completions"
 TURN = {**GREEDY, "messages": [{"role": "user", "content": "hello"}], "memory": "notes"}
@@ -105,6 +110,85 @@ def test_answers_are_kept_for_a_time_and_up_to_a_size(client, monkeypatch):
     assert client.request("POST", CHAT, **keyed("one")).json()["id"] != one["id"]
     monkeypatch.setattr(retries, "KEPT_SECONDS", 0)
     assert client.request("POST", CHAT, **keyed("two")).json()["id"] != two["id"]
+
+
+async def nothing(after=None, error=None):
+    """An answer without text."""
+    if after:
+        await after.wait()
+    yield Finished("stop", 1, 0, None)
+    if error:
+        raise error
+
+
+async def recorded(kept, count, error=None):
+    """Record requests one after the other."""
+    for i in range(count):
+        assert kept.find("local", f"key {i}", "mark") is None
+        recording = kept.record("local", f"key {i}", "mark", Reply(COMPLETION, "tiny"), nothing(error=error))
+        with contextlib.suppress(ApiError):
+            assert [event.reason async for event in recording.replay()] == ["stop"]
+
+
+def test_answers_of_nothing_are_of_a_size_and_measured_once(monkeypatch):
+    measured = []
+    size = Recording.size
+    monkeypatch.setattr(Recording, "size", lambda self: measured.append(self) or size(self))
+    monkeypatch.setattr(retries, "KEPT_BYTES", 100 * 4096 + 1)
+    kept = retries.Retries()
+    asyncio.run(recorded(kept, 1000))
+    found = [i for i in range(1000) if kept.find("local", f"key {i}", "mark")]
+    assert found == list(range(900, 1000))  # the newest
+    assert len(measured) == len(set(measured)) == 1000
+    assert kept._kept["local"].bytes == 100 * 4096
+
+
+def test_failures_are_not_kept():
+    kept = retries.Retries()
+    asyncio.run(recorded(kept, 10, ApiError(429, "later")))
+    assert not kept._kept["local"].ended
+    assert kept._kept["local"].bytes == 0
+
+
+def test_what_runs_is_not_forgotten(monkeypatch):
+    monkeypatch.setattr(retries, "KEPT_BYTES", 1)
+
+    async def run():
+        kept, go = retries.Retries(), asyncio.Event()
+        slow = kept.record("local", "slow", "mark", Reply(COMPLETION, "tiny"), nothing(go))
+        await recorded(kept, 3)
+        assert [kept.find("local", key, "mark") is not None for key in ("slow", "key 1", "key 2")] == [
+            True,
+            False,
+            True,
+        ]
+        go.set()
+        assert [event.reason async for event in slow.replay()] == ["stop"]
+        assert [kept.find("local", key, "mark") for key in ("slow", "key 2")] == [slow, None]  # the last to end
+
+    asyncio.run(run())
+
+
+def test_looking_costs_the_same_however_many_are_kept():
+    """Counted in lines that run."""
+
+    def lines(count):
+        kept, ran = retries.Retries(), []
+        asyncio.run(recorded(kept, count))
+        before = sys.gettrace()
+
+        def trace(frame, event, argument):
+            ran.append(event)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            kept.find("local", "new", "mark")
+        finally:
+            sys.settrace(before)
+        return len(ran)
+
+    assert lines(10) == lines(1000) > 0
 
 
 @pytest.mark.parametrize("expected", ["0", '"0"'])

@@ -150,8 +150,7 @@ def _recorded(request: Request, asked: Asked, prompt: Callable[[], Prompt]) -> R
     recording: Recording | None = retries.find(tenant, asked.key, mark)
     if recording is None:
         events = _events(request, asked, prompt, asyncio.Event())
-        recording = Recording(mark, Reply(asked.shape, asked.body.model), events)
-        retries.keep(tenant, asked.key, recording)
+        recording = retries.record(tenant, asked.key, mark, Reply(asked.shape, asked.body.model), events)
     return recording
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncGenerator, Callable
 from typing import Annotated
 
 from fastapi import Header
@@ -18,6 +20,7 @@ from titans.serving.rows import Piece
 
 KEPT_SECONDS = 60 * 60  # that an answer is kept after it has ended
 KEPT_BYTES = 16 << 20  # of the answers kept for one tenant, about; the newest is kept whatever its size
+_RECORD_BYTES = 4096  # of a recording of nothing, about
 _TOKEN_BYTES = 400  # of a traced token
 
 Key = Annotated[
@@ -68,17 +71,18 @@ class Recording:
         mark: what tells its request from another one.
         reply: of its answer, whose id every retry gets, too.
         events: of the request; it runs to its end also when nobody listens any more.
+        ended: called at the end.
     """
 
-    def __init__(self, mark: str, reply: Reply, events: Events) -> None:
+    def __init__(self, mark: str, reply: Reply, events: Events, ended: Callable[[], None]) -> None:
         self.mark, self.reply = mark, reply
         self.told: list[Piece | Finished] = []
         self.error: Exception | None = None
-        self.ended: float | None = None
+        self.ended = math.inf
         self._news = asyncio.Event()
-        self._task = asyncio.create_task(self._record(events))
+        self._task = asyncio.create_task(self._record(events, ended))
 
-    async def _record(self, events: Events) -> None:
+    async def _record(self, events: Events, ended: Callable[[], None]) -> None:
         try:
             async for event in events:
                 self.told.append(event)
@@ -86,6 +90,7 @@ class Recording:
         except Exception as error:
             self.error = error
         self.ended = time.monotonic()
+        ended()
         self._wake()
 
     def _wake(self) -> None:
@@ -101,24 +106,23 @@ class Recording:
                 heard += 1
                 yield event
             if heard == len(self.told):
-                if self.ended is not None:
+                if self.ended < math.inf:
                     break
                 await news.wait()
         if self.error is not None:
             raise self.error
 
-    @property
-    def bytes(self) -> int:
-        """The size of what is kept, about."""
+    def size(self) -> int:
+        """Count the bytes of what is kept, about."""
         pieces = [event for event in self.told if isinstance(event, Piece)]
-        return sum(_TOKEN_BYTES + len(piece.text) + _TOKEN_BYTES * len(piece.trace) for piece in pieces)
+        return _RECORD_BYTES + sum(_TOKEN_BYTES + len(piece.text) + _TOKEN_BYTES * len(piece.trace) for piece in pieces)
 
 
 class Retries:
     """The recordings of each tenant by their keys, in the memory of this process: a restart forgets them."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, Recording]] = {}
+        self._kept: defaultdict[str, _Kept] = defaultdict(_Kept)
 
     def find(self, tenant: str, key: str, mark: str) -> Recording | None:
         """Return the recording of a request that came before; one that failed has changed nothing, and is not kept.
@@ -126,26 +130,49 @@ class Retries:
         Raises:
             ApiError: 422, it was another request.
         """
-        kept = self._kept.get(tenant, {})
-        self._sweep(kept)
-        found = kept.get(key)
+        found = self._kept[tenant].find(key)
         if found is not None and found.mark != mark:
             message = "this Idempotency-Key came with another request before: make a new one for every request"
             raise ApiError(422, message, "idempotency_key_reused", "Idempotency-Key")
         return found
 
-    def keep(self, tenant: str, key: str, recording: Recording) -> None:
-        """Keep a recording, in place of the oldest where there are too many."""
-        self._kept.setdefault(tenant, {})[key] = recording
+    def record(self, tenant: str, key: str, mark: str, reply: Reply, events: Events) -> Recording:
+        """Begin a recording under a key that `find` knows nothing of, and keep it in place of the oldest; see it."""
+        kept = self._kept[tenant]
+        recording = Recording(mark, reply, events, lambda: kept.end(key))
+        kept.running[key] = recording
+        return recording
 
-    def _sweep(self, kept: dict[str, Recording]) -> None:
-        oldest = time.monotonic() - KEPT_SECONDS
-        total = 0
-        for key, one in reversed(list(kept.items())):  # the newest first
-            if one.ended is None:
-                continue
-            too_many = total > 0 and total + one.bytes > KEPT_BYTES
-            if one.error is not None or one.ended < oldest or too_many:
-                del kept[key]
-            else:
-                total += one.bytes
+
+class _Kept:
+    """One tenant's recordings: those that run, and those that have ended in the order of their ends.
+
+    Each is added, measured and forgotten once, so that a request costs the same however many there are.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[str, Recording] = {}
+        self.ended: OrderedDict[str, tuple[Recording, int]] = OrderedDict()  # with their sizes
+        self.bytes = 0  # of those that have ended
+
+    def find(self, key: str) -> Recording | None:
+        self._forget()
+        return self.running.get(key) or self.ended.get(key, (None, 0))[0]
+
+    def end(self, key: str) -> None:
+        recording = self.running.pop(key)
+        if recording.error is None:
+            size = recording.size()
+            self.ended[key] = recording, size
+            self.bytes += size
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget the oldest while it is too old, or they are too many; the newest is kept whatever its size."""
+        since = time.monotonic() - KEPT_SECONDS
+        while self.ended:
+            first, size = next(iter(self.ended.values()))
+            if first.ended >= since and (self.bytes <= KEPT_BYTES or len(self.ended) == 1):
+                return
+            self.ended.popitem(last=False)
+            self.bytes -= size
