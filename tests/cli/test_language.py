@@ -31,6 +31,8 @@ def test_tasks_from_local_files(titans, logged, model_folder, data, tmp_path):
     kept = json.loads((tmp_path / "language.json").read_text())
     assert [task["task"] for task in kept["tasks"]] == ["piqa_local", "lambada_openai_local"]
     assert (tmp_path / "language.png").stat().st_size > 1000
+    written = titans("evaluate", "lm", model_folder, "--tasks", "piqa", *options, "--write", "never", status=2)
+    assert "other settings (write" in written.stderr
     other = titans("evaluate", "lm", model_folder, "--tasks", "piqa", *options, "--seed", 1, status=2)
     assert "other settings (seed" in other.stderr
 

@@ -12,6 +12,7 @@ from titans.errors import TitansError
 from titans.evaluation.language import TABLE, LanguageResult, Metric, TaskResult, evaluate_language
 from titans.evaluation.language.intervals import combined, interval
 from titans.evaluation.recall import wilson
+from titans.models.write_policy import WritePolicy
 
 WORDS = ("mass", "the sea", "a longer answer", "no", "thirty-two", "x")
 
@@ -44,13 +45,28 @@ def evaluate(make_model, folder):
     return evaluate
 
 
-def log_likelihood(model, context, rest):
+def log_likelihood(model, context, rest, state=None):
     """The log-likelihood of a text after another, from one forward pass without padding."""
     before = list(context.encode()) or [256]
     ids = torch.tensor([before + list(rest.encode())])
     with torch.no_grad():
-        scores = model(ids).logits.log_softmax(-1)[0]
+        scores = model(ids, cache=state).logits.log_softmax(-1)[0]
     return sum(float(scores[i - 1, ids[0, i]]) for i in range(len(before), ids.shape[1]))
+
+
+def test_the_write_policy_is_followed_said_and_kept(evaluate, tmp_path):
+    always = evaluate("lambada_openai", folder=tmp_path / "always")
+    never = evaluate("lambada_openai", batch_size=2, policy=WritePolicy("never"), folder=tmp_path / "never")
+    right, state = [], WritePolicy("never").start(evaluate.model.initial_state(1))
+    for word in WORDS:
+        right.append(log_likelihood(evaluate.model, f"In the {word} there is a last", " word", state))
+    found = never.tasks[0].metrics["perplexity"].value
+    assert found == pytest.approx(math.exp(-sum(right) / len(right)), rel=1e-5)
+    assert found != pytest.approx(always.tasks[0].metrics["perplexity"].value, rel=1e-5)
+    assert "memories written by --write always" in always.protocol
+    assert "memories written by --write never" in never.protocol
+    with pytest.raises(TitansError, match=r"other settings \(write"):
+        evaluate("lambada_openai", folder=tmp_path / "never")
 
 
 def test_numbers_are_those_of_a_direct_computation(evaluate, folder):

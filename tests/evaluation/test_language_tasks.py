@@ -17,6 +17,7 @@ from titans.evaluation.language.model import _lm_class as lm_class
 from titans.evaluation.language.model import make_lm, special_tokens
 from titans.evaluation.language.tasks import Tasks
 from titans.evaluation.recall import wilson
+from titans.models.write_policy import WritePolicy
 
 TASK = """
 task: {name}
@@ -146,7 +147,8 @@ def test_each_filter_has_its_interval_and_no_documents_of_its_own(evaluate, gsm8
         assert (metric.value, metric.low, metric.high) == (pytest.approx(1 / 6), *wilson(1, 6))
     assert result.protocol == (
         f"protocol: lm-evaluation-harness {result.harness}, prompts without bos, "
-        "5 examples of its split train in the prompts of gsm8k_local; deviations: none"
+        "memories written by --write always, 5 examples of its split train in the prompts of gsm8k_local; "
+        "deviations: none"
     )
 
 
@@ -320,6 +322,12 @@ def test_answers_are_written_in_pieces_and_are_those_of_one_pass(evaluate):
     del evaluate.model.forward
     assert answers == whole.generate_until(requests)
     assert len(set(answers)) == 3
+    policy = WritePolicy("never")
+    unwritten = [make_lm(evaluate.model, byte_tokenizer(), size, None, False, policy) for size in (1, 2)]
+    for lm in unwritten:
+        lm.start(None)
+    again = [lm.generate_until(requests) for lm in unwritten]
+    assert again[0] == again[1] != answers
     limited = make_lm(evaluate.model, byte_tokenizer(), 1, 30, False)
     limited.start(None)
     limited.generate_until(requests)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._arguments import make_folder, whole_numbers, words
-from titans.cli._loading import silence_loading
+from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli.compare import print_table
 from titans.errors import TitansError
@@ -53,6 +53,7 @@ def lm(
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="As cpu or cuda:1. Default: the best of this machine.")] = None,
+    write: Write = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write language.json and a plot here, and keep finished tasks."),
@@ -75,7 +76,7 @@ def lm(
     from titans.evaluation.reading import load_reader
 
     silence_loading()
-    reader = load_reader(model, device)
+    reader = load_reader(model, device, write)
     names = list(TABLE) if tasks is None else words(tasks)
     with resumable(out), progress_bar() as progress:
         bars = {name: progress.add_task(name, total=1.0) for name in names}
@@ -90,6 +91,7 @@ def lm(
             batch_size=batch_size,
             max_length=max_length,
             lengths=sizes,
+            policy=reader.policy,
             folder=out,
             finished=log_line,
             progress=lambda name, share: progress.update(bars[name], completed=share),

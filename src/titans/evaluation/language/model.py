@@ -6,7 +6,9 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from titans.data.reasons import refused_as
 from titans.errors import TitansError
@@ -14,13 +16,23 @@ from titans.evaluation.language.harness import quiet
 from titans.evaluation.reading import Reader
 from titans.models.configuration import TitansConfig
 
+if TYPE_CHECKING:
+    from titans.models.write_policy import WritePolicy
+
 Progress = Callable[[float], None]
 
 WINDOW = 2048  # tokens of a window where neither the user nor the model sets them: the harness's own default
 UNCUT = 1 << 40  # more tokens than any prompt has
 
 
-def make_lm(model: Any, tokenizer: Any, batch_size: int, max_length: int | None, rolling: bool) -> Any:
+def make_lm(
+    model: Any,
+    tokenizer: Any,
+    batch_size: int,
+    max_length: int | None,
+    rolling: bool,
+    policy: WritePolicy | None = None,
+) -> Any:
     """Make what the harness asks its questions to.
 
     The harness cuts prompts on the left where they are longer than the model's limit, which it looks up in the
@@ -33,13 +45,17 @@ def make_lm(model: Any, tokenizer: Any, batch_size: int, max_length: int | None,
         batch_size: sequences of one forward pass.
         max_length: tokens of a window, and the most that is left of a prompt. None: as above.
         rolling: the task reads whole documents in windows.
+        policy: which tokens the memories of a Titans model write. Default: all.
 
     Returns:
         A model of the harness that counts in `cut` the prompts that it cut, and reports its progress to `progress`.
 
     Raises:
-        TitansError: the tokenizer has neither a bos nor an eos token.
+        TitansError: the tokenizer has neither a bos nor an eos token, or a policy is given for another kind of model.
     """
+    ours = isinstance(model.config, TitansConfig)
+    if policy is not None and not ours:
+        raise TitansError(f"write policies are for Titans models, and this is a {model.config.model_type} model")
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise TitansError("the tokenizer has neither a bos nor an eos token, and lm-evaluation-harness needs one")
     if max_length is None and not has_limit(model):
@@ -48,8 +64,9 @@ def make_lm(model: Any, tokenizer: Any, batch_size: int, max_length: int | None,
         lm = _lm_class()(
             pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=max_length
         )
-    if batch_size == 1 and isinstance(model.config, TitansConfig):
-        lm.reader = Reader(model, tokenizer)
+    lm.policy = policy
+    if batch_size == 1 and ours:
+        lm.reader = Reader(model, tokenizer, policy=policy)
     return lm
 
 
@@ -104,6 +121,7 @@ def _lm_class() -> Any:
 
         progress: Progress | None = None
         reader: Reader | None = None
+        policy: WritePolicy | None = None
 
         def start(self, progress: Progress | None) -> None:
             """Begin with a task."""
@@ -159,16 +177,26 @@ def _lm_class() -> Any:
 
         def _model_call(self, inps: Any, *args: Any, **options: Any) -> Any:
             with refused_as("the model cannot read the text"):
-                logits = super()._model_call(inps, *args, **options)
+                if self.policy is None:
+                    logits = super()._model_call(inps, *args, **options)
+                else:
+                    with torch.no_grad():
+                        logits = self.model(inps, cache=self._fresh(len(inps)), use_cache=False).logits
             if bool(logits.isnan().any()):  # accuracies would count as if the first answer had been chosen
                 raise TitansError("the model answers NaN: its weights are damaged, or its training diverged")
             self._advance(len(inps))
             return logits
 
         def _model_generate(self, context: Any, *args: Any, **options: Any) -> Any:
+            if self.policy is not None:
+                options["cache"] = self._fresh(len(context))
             tokens = super()._model_generate(context, *args, **options)
             self._advance(len(context))
             return tokens
+
+        def _fresh(self, rows: int) -> Any:
+            assert self.policy is not None
+            return self.policy.start(self.model.initial_state(rows))
 
         def _begin(self, requests: Sequence[Any], rows: int) -> None:
             """Count from here: what is asked, by document and prompt, and how many sequences that makes."""

@@ -95,6 +95,7 @@ class LanguageResult:
         seed: of the choice of documents.
         start: with which special tokens the model's tokenizer begins and ends a prompt, in words.
         tasks: one result each; of a group those of its tasks, then its own.
+        write: what the memories took in: "always", "gated" or "never"; empty for a model that is not of ours.
     """
 
     model: str
@@ -103,6 +104,7 @@ class LanguageResult:
     seed: int
     start: str
     tasks: tuple[TaskResult, ...]
+    write: str = ""
 
     @property
     def average(self) -> float | None:
@@ -117,6 +119,8 @@ class LanguageResult:
         """What was done, and what deviates from the stock protocol, in one line."""
         single = [task for task in self.tasks if not task.subtasks]
         said = [f"lm-evaluation-harness {self.harness}", self.start]
+        if self.write:
+            said.append(f"memories written by --write {self.write}")
         if any(task.whole for task in single):
             said.append(f"whole documents read in windows of {self.window:,} tokens, each read from its start")
         said += [f"{task.examples} in the prompts of {task.task}" for task in single if task.examples]

@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
@@ -18,6 +18,10 @@ from titans.evaluation.language.result import LOCAL, LanguageResult, Metric, Tas
 from titans.evaluation.language.tasks import LoadedTask, Tasks
 from titans.evaluation.progress import Finished, unheard
 from titans.evaluation.reading import Reader
+from titans.models.configuration import TitansConfig
+
+if TYPE_CHECKING:
+    from titans.models.write_policy import WritePolicy
 
 FORM = 2  # of the results that are kept: those of another form are not gone on from
 
@@ -34,6 +38,7 @@ def evaluate_language(
     batch_size: int = 1,
     max_length: int | None = None,
     lengths: Sequence[int] | None = None,
+    policy: WritePolicy | None = None,
     folder: Path | None = None,
     progress: Callable[[str, float], None] = lambda name, share: None,
     finished: Finished = unheard,
@@ -53,6 +58,7 @@ def evaluate_language(
         max_length: tokens of the windows of whole documents, and the most that is left of a prompt. Default: the
             model's limit; where it has none, windows of 2,048 and prompts as long as they are.
         lengths: tokens of the texts that a task makes itself, as RULER's. Default: the task's own, 4,096 for RULER's.
+        policy: which tokens the memories of a Titans model write. Default: all.
         folder: keeps the results of finished tasks, which are not done again. Default: none.
         progress: called with a name asked for and the share of it that is done. Default: nothing.
         finished: called with a sentence for each task that is done. Default: nothing.
@@ -62,7 +68,8 @@ def evaluate_language(
 
     Raises:
         TitansError: there is no such task, its data or packages cannot be had, its prompts have examples and there
-            are none but the questions, the folder holds results under other settings, or the model fails.
+            are none but the questions, the folder holds results under other settings, the policy is for another model,
+            or the model fails.
     """
     require_harness()
     from importlib.metadata import version
@@ -75,13 +82,14 @@ def evaluate_language(
         "limit": limit,
         "lengths": None if lengths is None else list(lengths),
     }
+    settings["write"] = None if policy is None else dataclasses.asdict(policy)
     settings |= {"seed": seed, "max_length": max_length, "harness": version("lm_eval")}
     if folder is not None:  # a model trained anew under the same name gives other results
-        settings["weights"] = Reader(model, tokenizer).digest()
+        settings["weights"] = Reader(model, tokenizer, policy=policy).digest()
     if len(set(tasks)) < len(tasks) or not tasks:
         raise TitansError(f"the tasks are {', '.join(tasks) or 'none'}: give each once, and one at least")
     log = AnswerLog(folder, settings, ["results"])
-    lms = [make_lm(model, tokenizer, batch_size, max_length, rolling) for rolling in (False, True)]
+    lms = [make_lm(model, tokenizer, batch_size, max_length, rolling, policy) for rolling in (False, True)]
     results: list[TaskResult] = []
     with tempfile.TemporaryDirectory() as files:
         tokenizer.save_pretrained(files)  # tasks that count tokens load theirs by a name
@@ -89,7 +97,15 @@ def evaluate_language(
         for asked in tasks:
             run = _Run(asked, lms, log, limit, seed, progress, finished)
             results += run.kept(asked) or run.all(defined)
-    return LanguageResult(name, settings["harness"], lms[1].max_length, seed, special_tokens(lms[0]), tuple(results))
+    return LanguageResult(
+        model=name,
+        harness=settings["harness"],
+        window=lms[1].max_length,
+        seed=seed,
+        start=special_tokens(lms[0]),
+        tasks=tuple(results),
+        write=policy.write if policy else "always" if isinstance(model.config, TitansConfig) else "",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
