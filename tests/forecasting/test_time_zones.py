@@ -7,10 +7,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from titans.errors import TitansError
+
 pd = pytest.importorskip("pandas")
 frames = pytest.importorskip("titans.forecasting.frames")
 grid = pytest.importorskip("titans.forecasting.grid")
 on_clock = pytest.importorskip("titans.forecasting.clock").on_clock
+season = pytest.importorskip("titans.forecasting.seasons").season
 
 ZONES = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone)
 STEPS = {"15min": None, "h": None, "D": "D", "3D": "3D", "W-MON": "7D", "B": "B", "MS": "MS", "ME": "ME", "QS": "3MS"}
@@ -152,6 +155,38 @@ def test_half_months(day, alias):
     assert list(more) == list(whole[48:])
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize(
+    ("day", "step", "alias"), [(15, 1, "MS-15"), (30, 1, "MS-30"), (2, 3, "3MS-2"), (29, 1, "MS-29"), (4, 12, "12MS-4")]
+)
+def test_months_on_a_day_keep_it(day, step, alias, zone):
+    """The last day of months that are shorter; delays are taken off as elsewhere, and later stamps may be near."""
+    first = pd.date_range("2022-01-01 06:00", periods=40, freq=f"{step}MS")
+    whole = pd.DatetimeIndex([time.replace(day=min(day, time.days_in_month)) for time in first])
+    whole = whole if zone is None else local(whole, zone)
+    frequency, laid, more = continued(whole[:26], 14)
+    assert (frequency, laid.moved) == (alias, 0)
+    assert laid.times.equals(whole[:26])
+    assert more.equals(whole[26:])
+    last = grid.on_clock(whole[25:26], alias)
+    assert grid.steps_after(last, whole[25:], alias).tolist() == list(range(15))
+    assert grid.steps_after(last, whole[26:28] - pd.Timedelta("1D"), alias).tolist() == [1, 2]
+    _, laid, more = continued(whole[:26] + pd.to_timedelta(np.arange(26) % 7, unit="min"), 14)
+    assert list(laid.times.day) == list(whole[:26].day)
+    assert list(more.day) == list(whole[26:].day)
+    assert season(alias) == max(12 // step, 1)
+
+
+def test_a_frequency_of_months_on_a_day_may_be_given():
+    stamps = pd.DatetimeIndex(["2024-01-14", "2024-02-16", "2024-03-15"])
+    laid = grid.lay(stamps, "MS-15")
+    assert list(laid.times) == list(pd.date_range("2024-01-15", periods=3, freq=pd.DateOffset(months=1)))
+    assert laid.moved == 2
+    for wrong in ("MS-0", "MS-32", "0MS-15", "ME-15"):
+        with pytest.raises(TitansError, match="is not a frequency"):
+            grid.check_frequency(wrong)
+
+
 QUICK = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_persistent_tokens": 1, "epochs": 1}
 QUICK |= {"windows": 1, "context_length": 8, "seconds": 0.01}
 
@@ -189,6 +224,17 @@ def test_a_forecaster_goes_on_over_a_change_of_clocks(zone, clock, end, tmp_path
     assert model.ledger.steps.tolist() == [63]
     model.save(tmp_path)
     assert list(TitansForecaster.load(tmp_path).cutoffs) == [df.ds[62]]
+
+
+def test_a_forecaster_of_months_keeps_their_day(tmp_path):
+    TitansForecaster = pytest.importorskip("titans.forecasting.forecaster").TitansForecaster
+    days = pd.date_range("2019-01-01", periods=60, freq="MS") + pd.Timedelta(days=14)
+    df = pd.DataFrame({"unique_id": "a", "ds": days, "y": np.sin(np.arange(60.0))})
+    model = TitansForecaster(3, **QUICK).fit(df[:50])
+    assert not any("moved" in note for note in model.notes)
+    model.save(tmp_path)
+    model = TitansForecaster.load(tmp_path).update(df[50:55])
+    assert list(model.predict().ds) == list(days[55:58])
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC+02:00", None])

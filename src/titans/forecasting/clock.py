@@ -6,6 +6,7 @@ On it, time stamps have no time zone and all steps of a frequency are alike, als
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 
 Integers = npt.NDArray[np.int64]
+_MONTHS_ON_A_DAY = re.compile(r"([1-9]\d*)?MS-([2-9]|[12]\d|3[01])")
 _SKIPPED = "2h"  # that a clock is put forward, at most
 _ONE_TIME = 0.5  # the circular variance of times of day that are taken for one, at most; of all hours it is 1
 
@@ -113,9 +115,18 @@ def zone_of(stamps: pd.Index) -> Any:
     return stamps.tz if isinstance(stamps, pd.DatetimeIndex) else None
 
 
+def day_of_month(frequency: Any) -> int | None:
+    """The day that months of a frequency begin at; None where it does not count in months, or from their ends."""
+    offset = offset_of(frequency)
+    day: int | None = 1 if isinstance(offset, pd.offsets.MonthBegin) else offset.kwds.get("day")
+    return day
+
+
 @functools.cache
 def offset_of(alias: Any) -> Any:
-    """What pandas makes of a frequency."""
+    """What pandas makes of a frequency; and months on another day than the first, as MS-15 (pandas has only SMS-15)."""
+    if found := _MONTHS_ON_A_DAY.fullmatch(str(alias)):
+        return pd.DateOffset(months=int(found[1] or 1), day=int(found[2]))  # the last day where a month is shorter
     return pd.tseries.frequencies.to_offset(alias)
 
 

@@ -1,8 +1,8 @@
 """Regular grids of time: the step between time stamps, and the place of each stamp.
 
-A step is written as a pandas offset alias ("15min", "h", "D", "7D", "B", "MS", "3MS", …), or as a whole number where
-time is whole numbers. Steps of fixed length are laid over stamps that lie near a grid; calendar steps over stamps
-whose days lie on it, at times of day near one.
+A step is written as a pandas offset alias ("15min", "h", "D", "7D", "B", "MS", "3MS", …), as months on a day ("MS-15"),
+or as a whole number where time is whole numbers. Steps of fixed length are laid over stamps that lie near a grid;
+calendar steps over stamps whose days lie on it, at times of day near one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from titans.forecasting.clock import (
     Integers,
     daily,
     dates,
+    day_of_month,
     off_clock,
     offset_of,
     on_clock,
@@ -116,7 +117,7 @@ def following(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
         start = int(times[-1]) + frequency
         return pd.RangeIndex(start, start + steps * frequency, frequency, name=times.name)
     last = on_clock(times, frequency)[-1]
-    index = pd.date_range(last, periods=steps + 1, freq=frequency, name=times.name, unit=times.unit)[1:]
+    index = pd.date_range(last, periods=steps + 1, freq=offset_of(frequency), name=times.name, unit=times.unit)[1:]
     return off_clock(pd.DatetimeIndex(index, freq=None), frequency, times.tz)
 
 
@@ -138,9 +139,9 @@ def steps_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> npt.N
         exact = (_numbers(clock) - _numbers(last)[0]) / step
         return np.where(np.abs(exact - np.rint(exact)) <= NEAR, np.rint(exact), np.nan)
     clock = at_time_of_day(clock, usual)
-    if isinstance(offset_of(frequency), pd.offsets.MonthBegin):
-        clock = _month_begin(clock, usual)
-    times = pd.date_range(last[0], max(last[0], clock.max()), freq=frequency, unit=last.unit)
+    if day := day_of_month(frequency):
+        clock = _in_month(clock, day, usual)
+    times = pd.date_range(last[0], max(last[0], clock.max()), freq=offset_of(frequency), unit=last.unit)
     place = times.get_indexer(clock).astype(np.float64)
     return np.where(clock <= last[0], 0, np.where(place < 0, np.nan, place))
 
@@ -200,6 +201,8 @@ def _calendar_candidates(clock: pd.DatetimeIndex) -> Iterator[str]:
         for alias in ("MS", "ME", "BMS", "BME"):
             if step and _all_on(alias, clock):
                 yield alias if step == 1 else f"{step}{alias}"
+        if step and _on_day(clock, day := int(clock.day.max())).all():
+            yield f"MS-{day}" if step == 1 else f"{step}MS-{day}"
     elif days >= _HALF_MONTH:
         early = np.unique(clock.day[clock.day < 28])  # of the first and another day, or of another and the last
         alias = f"SMS-{early[-1]}" if len(early) == 2 else f"SME-{early[-1]}" if len(early) == 1 else "SMS-15"
@@ -314,9 +317,9 @@ def _distinct(ascending: Integers) -> int:
 
 def _lay_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Grid:
     clock = at_one_time(stamps)
-    if isinstance(offset_of(frequency), pd.offsets.MonthBegin) and (clock.day != 1).any():  # reports on any day
-        clock = _month_begin(clock, 0)
-    times = pd.DatetimeIndex(pd.date_range(clock[0], clock[-1], freq=frequency, unit=stamps.unit), freq=None)
+    if (day := day_of_month(frequency)) and not _on_day(clock, day).all():  # reports on any day
+        clock = _in_month(clock, day, 0)
+    times = pd.DatetimeIndex(pd.date_range(clock[0], clock[-1], freq=offset_of(frequency), unit=stamps.unit), freq=None)
     place = np.asarray(times.get_indexer(clock), dtype=np.int64)
     if (place < 0).any():
         outside = stamps[int((place < 0).argmax())]
@@ -325,9 +328,16 @@ def _lay_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Grid:
     return Grid(times.rename(stamps.name), place, int((clock != stamps).sum()))
 
 
-def _month_begin(clock: pd.DatetimeIndex, usual: int) -> pd.DatetimeIndex:
-    """The beginnings of the months that times lie in, at a time of day."""
-    return dates(clock.to_period("M").to_timestamp().as_unit(clock.unit).asi8 + usual, clock)
+def _in_month(clock: pd.DatetimeIndex, day: int, usual: int) -> pd.DatetimeIndex:
+    """A day of the months that times lie in, or the last of those that are shorter, at a time of day."""
+    first = clock.to_period("M").to_timestamp().as_unit(clock.unit)
+    days = np.minimum(day, np.asarray(first.days_in_month, dtype=np.int64)) - 1
+    return dates(first.asi8 + days * ticks("1D", clock) + usual, clock)
+
+
+def _on_day(clock: pd.DatetimeIndex, day: int) -> npt.NDArray[np.bool_]:
+    """Whether times lie on a day of their month, or on the last of those that are shorter."""
+    return np.asarray(clock.day == np.minimum(day, clock.days_in_month))
 
 
 def _all_on(alias: str, clock: pd.DatetimeIndex) -> bool:

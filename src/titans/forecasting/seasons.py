@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from titans.forecasting._pandas import pd
+from titans.forecasting.clock import offset_of
 
 _A_YEAR = {
     "Y": 1,
@@ -26,7 +27,9 @@ def season(frequency: str | int) -> int:
     """
     if isinstance(frequency, int):
         return 1
-    offset = pd.tseries.frequencies.to_offset(frequency)
+    offset = offset_of(frequency)
+    if months := offset.kwds.get("months"):  # on another day than the first
+        return max(12 // int(months), 1)
     number, code = int(offset.n), offset.rule_code
     if isinstance(offset, pd.offsets.Day):
         return 7 if number == 1 else max(365 // number, 1) if number >= 7 else 1
