@@ -56,8 +56,8 @@ class TitansForecaster:
         horizon: steps H to forecast.
         context_length: steps L of a window. Default: a horizon or four seasons, whichever is longer; at most 512 or
             a horizon, whichever is longer; and at most half of what the horizon leaves of a series of median length.
-        frequency: the step of time, as a pandas offset alias, as MS-15 (months on the 15th) or as a whole number. Default:
-            found in the times.
+        frequency: the step of time, as a pandas offset alias, as MS-15 (months on the 15th) or as a whole number.
+            Default: found in the times.
         quantiles: levels, symmetric in pairs, that make the intervals; 0.5, the point forecast, is added. None: a
             point forecast alone, of the mean.
         future_covariates: columns of the frame that are known for the horizon as well. Other columns are ignored.
