@@ -495,3 +495,33 @@ def test_without_pandas_the_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 'pip install "titans-lm[forecast]"' in done.stdout
+
+
+def below_each_other(shift):
+    """Three series of 100 hours, each stamp of each series moved by `shift(series, hour)` seconds."""
+    hours = pd.date_range("2025-03-01", periods=100, freq="h")
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "unique_id": name,
+                    "ds": hours + pd.to_timedelta([shift(number, hour) for hour in range(100)], unit="s"),
+                    "y": np.arange(100.0) + 1000 * number,
+                }
+            )
+            for number, name in enumerate("abc")
+        ]
+    )
+
+
+def test_what_jitters_in_one_series_is_no_step_of_all():
+    table = frames.from_long(below_each_other(lambda series, hour: (7 * hour + 13 * series) % 60))
+    assert table.frequency == "h"
+    assert table.frame.shape == (100, 3)
+    assert table.frame["b"].tolist() == [1000.0 + hour for hour in range(100)]
+    assert table.observed.to_numpy().all()
+
+
+def test_series_at_different_times_of_one_step_are_refused():
+    with pytest.raises(TitansError, match=r"follow one step \(h\) at different times, as 2025-03-01 00:00:00 and"):
+        frames.from_long(below_each_other(lambda series, hour: 600 * series))

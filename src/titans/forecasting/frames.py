@@ -33,6 +33,7 @@ from titans.forecasting.long_frames import (
     Panel,
     Rows,
     Series,
+    lay_all,
     long_columns,
     note_grids,
     read_rows,
@@ -182,10 +183,43 @@ def _from_rows(rows: Rows, notes: list[str]) -> Table:
     codes, names = pd.factorize(np.array([str(name) for name in rows.ids], dtype=object)[rows.codes])
     sort_rows(rows.times, codes, notes)
     _check_overlap(rows.times, codes, names)
-    times = rows.times.unique().sort_values()
-    row = times.get_indexer(rows.times)
+    stamps = _on_grids(rows.times, codes, names, notes)
+    times = stamps.unique().sort_values()
+    row = times.get_indexer(stamps)
     values = spread(rows.values[:, :1], row * len(names) + codes, len(times) * len(names))
     return _table(times, values.reshape(len(times), len(names)), list(names), notes)
+
+
+def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: list[str]) -> pd.Index:
+    """Move the times of each of several series to a grid of its own, so that what jitters in one is no step of all.
+
+    Raises:
+        TitansError: the grids have one step and lie between each other.
+    """
+    members = [np.flatnonzero(codes == code) for code in range(len(names))]
+    members = [rows[np.argsort(times[rows], kind="stable")] for rows in members]
+    if len(members) < 2 or min(map(len, members)) < MINIMUM_STEPS:
+        return times
+    try:
+        frequency, grids = lay_all(list(names), [times[rows] for rows in members], None)
+    except TitansError:  # of several steps, of which the finest may be that of all
+        return times
+    laid = [grid for grid in grids if grid is not None]
+    if len(laid) < len(members):
+        return times
+    moved = times.to_numpy(copy=True) if isinstance(times, pd.RangeIndex) else times.to_series().reset_index(drop=True)
+    for rows, grid in zip(members, laid, strict=True):
+        moved[rows] = grid.times[grid.place]
+    stamps = pd.Index(moved)
+    if find_frequency(stamps.unique().sort_values()) != frequency:
+        raise TitansError(
+            f"the series follow one step ({frequency}) at different times, as {times[members[0][0]]} and "
+            f"{times[members[1][0]]}: shift them to the same times, or forecast them file by file, or with "
+            "TitansForecaster"
+        )
+    if number := sum(grid.moved for grid in laid):
+        notes.append(f"{counted(number, 'time')} moved to the nearest of equally spaced times (frequency {frequency})")
+    return stamps
 
 
 def _check_overlap(times: pd.Index, codes: Integers, names: Sequence[str]) -> None:

@@ -108,7 +108,7 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
     ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.ids)))
     members = np.split(order, ends[:-1])  # the rows of each series, in order of time
     times = [rows.times[member] for member in members]
-    frequency, laid = _lay_all(rows.ids, times, frequency)
+    frequency, laid = lay_all(rows.ids, times, frequency)
     if off := [name for name, grid in zip(rows.ids, laid, strict=True) if grid is None]:
         notes.append(
             f"{counted(len(off), 'series', 'series')} of a few rows, off the others' steps, left out: {listed(off)}"
@@ -311,7 +311,7 @@ def _refuse_text(column: pd.Series) -> TitansError:
     return TitansError(f'the column "y" holds {found}: expected numbers, and NaN where one is missing')
 
 
-def _lay_all(
+def lay_all(
     ids: list[object], times: list[pd.Index], frequency: str | int | None
 ) -> tuple[str | int, list[Grid | None]]:
     """Lay a grid for every series, all of one frequency: the first of those likely that fits them all.
