@@ -132,6 +132,11 @@ def test_examples_that_are_asked_are_left_out(define, tokenizer_folder):
     (loaded,) = Tasks(["t"], folder, tokenizer_folder).load("t").tasks
     assert loaded.deviation == "4 examples of t left out, as they are asked themselves"
     assert all(len(examples) == 3 and "q" not in "".join(examples) for _, examples in prompts(loaded))
+    numbered = [{**row, "idx": 100 + n} for n, row in enumerate([*questions(3, "other"), *questions(4)])]
+    write(folder / "t_dev.jsonl", numbered)
+    (renumbered,) = Tasks(["t"], folder, tokenizer_folder).load("t").tasks
+    assert renumbered.deviation == loaded.deviation
+    assert prompts(renumbered) == prompts(loaded)
     write(folder / "t_dev.jsonl", questions(3))
     with pytest.raises(TitansError, match="there are only the 3 questions themselves"):
         Tasks(["t"], folder, tokenizer_folder).load("t")
