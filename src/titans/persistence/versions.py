@@ -3,20 +3,8 @@
 A session is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
 the next file, which only one writer can; then the older ones are removed. Deleting is writing a last version that says
 so, noting its number in the tenant's folder `=last`, and removing the file. Whatever session the tenant starts later is
-numbered from there on: who still holds a version of a deleted session never takes a new one for it.
-
-A writer (1) reads the note, (2) sees that the newest version is still the one that it builds on, (3) makes the file one
-above both, which must not be there, then (4) looks again, and only if nothing happened meanwhile (no higher version, the
-one that it builds on is there, the note is below its number) is the write acknowledged; else it takes its file back.
-
-No number of a session is acknowledged twice. The file of an acknowledged version N goes only after a higher version was
-acknowledged, whose file goes in the same way, or after a deletion of at least N was noted. So at any later time there is
-a higher version or a note of at least N, and whoever makes N again, having looked before, finds it in (4). Who builds
-on a file that is about to be taken back counts from the note as well, and does not come to such a number either.
-
-Of those who build on one version, one is acknowledged. Those with one number: only one can make the file. If two had read
-different notes, the lower number is at most the higher note; that note had risen before the other's (2), hence before
-the lower file was made, if both built on the same, and whoever made that finds the note too high in (4).
+numbered from there on: who still holds a version of a deleted session never takes a new one for it. A writer that was
+held up meanwhile finds the version gone that it builds on, or the note risen above its number, and takes its own back.
 """
 
 from __future__ import annotations
@@ -58,8 +46,10 @@ class Versions:
         return sorted(filter(None, map(to_name, self.folder.folders(to_folder(tenant)))))
 
     def newest(self, place: Place) -> Version:
-        """Return the newest version of a session: a deletion, or none at number 0, where there is no session."""
-        return max(self._all(place), default=Version(0, len(DELETED)))
+        """Return the newest version of a session; where there is none, the deletion after which one may start."""
+        newest = max(self._all(place), default=Version(0, len(DELETED)))
+        # In this order: what is swept in between has been noted before.
+        return newest if newest.is_live else newest._replace(number=max(newest.number, self.last(place.tenant)))
 
     def existing(self, place: Place) -> Version:
         """Return the newest version of a session that there is.
@@ -90,17 +80,17 @@ class Versions:
             ConflictError: another writer was faster.
         """
         while True:
-            made = self._make(place, self._next(place, newest), data)
+            made = self._make(place, newest.number + 1, data)
             others = [version for version in self._all(place) if version.number != made.number]
             late = self._is_late(place, newest, made, others)
-            if late:
-                with suppress(StoreError):  # whoever read the file meanwhile never takes another for it
-                    self.note(place.tenant, made.number)
             for other in [made] if late else others:
                 with suppress(StoreError):  # the write is done: what is left goes with the next one
                     self.folder.remove(place.file(other.number))
             if not late:
                 return made
+            # Where the session was to begin, perhaps only the number is taken, by the deletion of another.
+            if newest.is_live or (newest := self.newest(place)).is_live:
+                raise _conflict(place)
 
     def delete(self, place: Place) -> None:
         """Write the last version of a session, and sweep it.
@@ -138,13 +128,6 @@ class Versions:
             for name in sorted(noted)[:-1]:  # the one before stays: a listing under way may miss the new one
                 self.folder.remove(f"{to_folder(tenant)}/{_LAST}/{name}")
 
-    def _next(self, place: Place, newest: Version) -> int:
-        """Return the number above `newest` and above the tenant's note, if `newest` still is the newest."""
-        last, seen = self.last(place.tenant), self.newest(place)  # in this order, see the module
-        if seen != newest and (seen.is_live or newest.is_live):
-            raise _conflict(place)
-        return max(seen.number, last) + 1
-
     def _make(self, place: Place, number: int, data: bytes) -> Version:
         try:
             self.folder.create(place.file(number), data)
@@ -157,9 +140,11 @@ class Versions:
 
     def _is_late(self, place: Place, newest: Version, made: Version, others: list[Version]) -> bool:
         """Tell whether others were at work between a look at `newest` and the making of the version after it."""
-        if max(others, default=made) > made or self.last(place.tenant) >= made.number:
+        if max(others, default=made) > made:  # they made this version and the next, and removed this one
             return True
-        return newest not in others if newest.is_live else any(other.is_live for other in others)
+        if newest.is_live:  # and gone if a deletion came and was swept
+            return newest.number not in {other.number for other in others}
+        return any(other.is_live for other in others) or self.last(place.tenant) >= made.number
 
     def _bury(self, place: Place, number: int) -> None:
         """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from titans.data.language_tasks import LocalTask, local_rows
 from titans.errors import TitansError
+from titans.evaluation.language.harness import refused
 
 
 def give_local(task: Any, name: str, local: LocalTask, folder: Path) -> None:
@@ -69,9 +71,9 @@ def keep_questions_out(task: Any) -> tuple[str, str]:
     sampler = getattr(task, "sampler", None)
     if not count or sampler is None:
         return "", ""
-    asked = {_key(document) for document in task.eval_docs}
+    asked = set().union(*(_names(task, document) for document in task.eval_docs))
     pool = list(sampler.fewshot_docs())
-    others = [document for document in pool if _key(document) not in asked]
+    others = [document for document in pool if asked.isdisjoint(_names(task, document))]
     split = _split(task)
     where = "given by the task" if split is None else f"of its split {split}"
     said = f"{count} {'example' if count == 1 else 'examples'} {where}"
@@ -100,5 +102,12 @@ def _split(task: Any) -> str | None:
     return split
 
 
-def _key(document: Any) -> str:
-    return json.dumps(document, sort_keys=True, default=str)
+def _names(task: Any, document: Any) -> set[str]:
+    """What tells a document from others: all its fields, and what it shows as an example, without its number."""
+    shots = task.fewshot_cfg
+    names = {json.dumps(document, sort_keys=True, default=str)}
+    with contextlib.suppress(TitansError), refused("an example"):  # of which a question need not have the fields
+        choices = task.doc_to_choice(document, shots.doc_to_choice) if shots.doc_to_choice else None
+        answer = task.doc_to_target(document, shots.doc_to_target)
+        names.add(repr((task.doc_to_text(document, shots.doc_to_text), choices, answer)))
+    return names
