@@ -42,8 +42,18 @@ WRONG = [
     (COMPLETIONS, {**PROMPT, "prompt": [-1] * 100_000}, "prompt", "prompt[0] is -1: expected a token"),
     (COMPLETIONS, {**PROMPT, "prompt": {}}, "prompt", "prompt is an object: expected a text"),
     (COMPLETIONS, GREEDY, "prompt", "prompt is missing"),
-    (COMPLETIONS, {**PROMPT, "max_tokens": 0}, "max_tokens", "max_tokens: Input should be greater"),
-    (COMPLETIONS, {**PROMPT, "max_tokens": "8"}, "max_tokens", "max_tokens: Input should be a valid integer"),
+    (COMPLETIONS, {**PROMPT, "max_tokens": 0}, "max_tokens", "max_tokens is 0: expected a whole number of at least 1"),
+    (COMPLETIONS, {**PROMPT, "max_tokens": "8"}, "max_tokens", "max_tokens is a text: expected a whole number"),
+    (COMPLETIONS, {**PROMPT, "max_tokens": -(10**300)}, "max_tokens", "max_tokens is a number: expected a whole"),
+    (COMPLETIONS, {**PROMPT, "temperature": -1}, "temperature", "temperature is -1: expected a number of at least 0"),
+    (COMPLETIONS, {**PROMPT, "top_p": 1.5}, "top_p", "top_p is 1.5: expected a number of at most 1"),
+    (COMPLETIONS, {**PROMPT, "seed": 1 << 63}, "seed", ": expected a whole number of at most 9,223,372,"),
+    (COMPLETIONS, {**PROMPT, "stream": "yes"}, "stream", "stream is a text: expected true or false"),
+    (COMPLETIONS, {**PROMPT, "write": "some"}, "write", "write is 'some': expected 'always', 'gated' or 'never'"),
+    (COMPLETIONS, {**PROMPT, "memory": 5}, "memory", "memory is a number: expected a text"),
+    (COMPLETIONS, {**GREEDY}, "prompt", "prompt is missing"),
+    ("/v1/completions", {**PROMPT, "stream_options": {"include_usage": 3}}, "stream_options.include_usage",
+     "stream_options.include_usage is a number: expected true or false"),
     (COMPLETIONS, {**PROMPT, "n": 2}, "n", "n is not supported: leave it out"),
     (COMPLETIONS, {**PROMPT, "n": True}, "n", "n is not supported"),
     (COMPLETIONS, {**PROMPT, "logprobs": 1}, "logprobs", "logprobs is not supported"),
@@ -113,6 +123,19 @@ def test_what_official_clients_send_that_asks_for_nothing_is_taken(client):
 def test_a_misspelt_name_in_an_address_lists_nobody_elses_memories(client):
     error = client.error("GET", "/v1/memories?usr=ann", 400)
     assert error == error | {"param": "usr", "message": "'usr' is no field of this request: did you mean user?"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        ("0", "limit is '0': expected a whole number of at least 1"),
+        ("1001", "limit is '1001': expected a whole number of at most 1,000"),
+        ("many", "limit is 'many': expected a whole number"),
+        ("9" * 5000, "limit is a text: expected a whole number"),
+    ],
+)
+def test_a_wrong_value_in_an_address_is_told_like_one_in_a_body(client, limit, sentence):
+    assert client.error("GET", f"/v1/memories?limit={limit}", 400)["message"] == sentence
 
 
 def test_every_field_is_supported_or_refused_or_ignored():

@@ -101,9 +101,19 @@ def test_a_method_that_a_path_does_not_take_is_told_those_that_it_does(server):
         for method in set(METHODS) - allowed:
             answer = server.http.request(method, address)
             assert answer.status_code == 405, (method, path)
-            assert set(answer.headers["allow"].split(", ")) == allowed
+            assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == allowed
             assert answer.json()["error"]["code"] == "method_not_allowed"
     assert server.http.post("/static/app.js").headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/static/app.js"])
+def test_head_is_answered_as_get_without_the_body(server, path):
+    told, whole = server.http.head(path), server.http.get(path)
+    assert told.status_code == whole.status_code == 200
+    assert told.content == b""
+    assert told.headers["content-type"] == whole.headers["content-type"]
+    assert int(told.headers["content-length"]) > 0
+    assert "HEAD" in server.http.post(path).headers["allow"]
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses", "/v1/nothing", "/v1/models/a/b"])

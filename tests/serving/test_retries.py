@@ -215,8 +215,13 @@ def test_a_version_that_is_expected(client, expected):
 def test_a_version_is_a_number_of_a_memory(client):
     nameless = {**TURN, "memory": None}
     assert client.error("POST", CHAT, 400, json=nameless, headers={"If-Match": "1"})["param"] == "If-Match"
-    assert client.error("POST", CHAT, 400, json=TURN, headers={"If-Match": "new"})["param"] == "If-Match"
-    assert client.error("POST", CHAT, 400, **keyed("x" * 256))["param"] == "Idempotency-Key"
+    for wrong in ("*", "new", '"-1"', 'W/"7"', '"7', "9" * 17, str(1 << 53), b"\xb2", '"1", "2"', ""):
+        error = client.error("POST", CHAT, 400, json=TURN, headers={"If-Match": wrong})
+        assert error["param"] == "If-Match"
+        assert error["message"].endswith(': expected a version number in quotes, such as "7"')
+    error = client.error("POST", CHAT, 400, **keyed("x" * 256))
+    assert error["message"] == "Idempotency-Key has 256 characters: expected at most 255"
+    assert error["param"] == "Idempotency-Key"
 
 
 class Impatient(httpx.AsyncBaseTransport):

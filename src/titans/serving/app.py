@@ -25,13 +25,14 @@ from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import check_query
 from titans.serving.metrics import Metrics
 from titans.serving.middleware import Observed
+from titans.serving.mistakes import mistake
 from titans.serving.openapi import ANY, API, answers, describe
 from titans.serving.retries import Retries
 from titans.serving.service import Service
 
 PAGE = files("titans.serving") / "page"
 models = APIRouter(prefix="/v1/models")
-plain = APIRouter()  # needs no key
+plain = APIRouter()  # needs no key; is asked with HEAD, too, by those who watch servers, and uvicorn drops the body
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +115,14 @@ async def get_model(model: str, request: Request) -> dict[str, Any]:
     return _described(request)
 
 
+@plain.head("/", include_in_schema=False)
 @plain.get("/", include_in_schema=False)
 async def page() -> FileResponse:
     """Show the page."""
     return FileResponse(str(PAGE / "index.html"))
 
 
+@plain.head("/healthz", include_in_schema=False)
 @plain.get("/healthz", response_model=None, responses=answers((*ANY, 503), Health))
 async def health(request: Request) -> dict[str, Any]:
     """Tell whether requests are taken, and what the store held at the start, once it is counted."""
@@ -132,6 +135,7 @@ async def health(request: Request) -> dict[str, Any]:
     return {"status": "ok", "memories_at_start": counted}
 
 
+@plain.head("/readyz", include_in_schema=False)
 @plain.get("/readyz", response_model=None, responses=answers((*ANY, 503, 507), Ready))
 async def ready(request: Request) -> dict[str, str]:
     """Tell whether requests are taken and their memories can be saved: a small file is written to the store."""
@@ -139,6 +143,7 @@ async def ready(request: Request) -> dict[str, str]:
     return {"status": "ok"}
 
 
+@plain.head("/metrics", include_in_schema=False)
 @plain.get("/metrics", response_class=Response, responses=answers(ANY, content={"text/plain": {"type": "string"}}))
 async def metrics(request: Request) -> Response:
     """Return numbers for Prometheus."""
@@ -167,15 +172,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return ApiError(400, "the body is no JSON").response()
-        where = ".".join(map(str, first["loc"][1:]))
-        if first["type"] == "missing":
-            message = f"{where or 'the body'} is missing"
-        else:
-            message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        return ApiError(400, message, param=where or None).response()
+        return mistake(error.errors()[0]).response()
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:

@@ -85,7 +85,7 @@ def check_fields(
         ApiError: 400, with a sentence that names the field.
     """
     if not isinstance(body, dict):
-        what = f"{where} is {_kind(body)}" if where else "the body is no JSON object"
+        what = f"{where} is {kind_of(body)}" if where else "the body is no JSON object"
         raise _wrong(where, f"{what}: expected an object" + ("" if where else ", with Content-Type: application/json"))
     for name, value in body.items():
         place = f"{where}.{name}" if where else name
@@ -118,7 +118,7 @@ def prompt(value: Any) -> str | list[int]:
     if isinstance(value, str):
         return text(value, "prompt")
     if not isinstance(value, list):
-        raise _wrong("prompt", f"prompt is {_kind(value)}: expected a text or a list of tokens")
+        raise _wrong("prompt", f"prompt is {kind_of(value)}: expected a text or a list of tokens")
     if value and isinstance(value[0], str | list):
         if len(value) > 1:
             raise _wrong("prompt", f"prompt holds {len(value):,} prompts: send one in a request")
@@ -130,7 +130,7 @@ def _tokens(value: list[Any], where: str) -> list[int]:
     tokens = [whole(token) for token in value]
     for i, token in enumerate(tokens):
         if type(token) is not int or token < 0:
-            shown = token if type(token) is int else _kind(token)
+            shown = token if type(token) is int else kind_of(token)
             raise _wrong("prompt", f"{where}[{i}] is {shown}: expected a token, which is a whole number from 0 up")
     return tokens
 
@@ -147,7 +147,7 @@ def messages(value: Any) -> list[Message]:
         ApiError: 400, there are none, or one is not text of a known role.
     """
     if not isinstance(value, list) or not value:
-        found = "empty" if isinstance(value, list) else _kind(value)
+        found = "empty" if isinstance(value, list) else kind_of(value)
         raise _wrong("messages", f"messages is {found}: expected a list of at least one message")
     return [_message(message, f"messages[{i}]") for i, message in enumerate(value)]
 
@@ -159,7 +159,7 @@ def _message(value: Any, where: str) -> Message:
         raise _wrong(f"{where}.role", f'{where}.role is "{role}", and tools are not supported: {expected}')
     check_fields(value, ("role", "content"), unsupported=OF_MESSAGES, where=where)
     if role not in ROLES:
-        found = "unknown" if isinstance(role, str) else _kind(role)
+        found = "unknown" if isinstance(role, str) else kind_of(role)
         raise _wrong(f"{where}.role", f"{where}.role is {found}: {expected}")
     return Message(role, _content(value.get("content"), f"{where}.content"))
 
@@ -178,7 +178,7 @@ def _part(value: Any, where: str) -> str:
         raise _wrong(where, f"{where} is of type {kind[:64]!r}, which is not supported: this model reads text only")
     check_fields(value, ("type", "text"), where=where)
     if kind != "text":
-        raise _wrong(f"{where}.type", f'{where}.type is {_kind(kind)}: expected "text"')
+        raise _wrong(f"{where}.type", f'{where}.type is {kind_of(kind)}: expected "text"')
     return text(value.get("text"), f"{where}.text")
 
 
@@ -193,7 +193,7 @@ def stops(value: Any) -> list[str]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or len(value) > MOST_STOPS:
-        found = f"a list of {len(value):,}" if isinstance(value, list) else _kind(value)
+        found = f"a list of {len(value):,}" if isinstance(value, list) else kind_of(value)
         raise _wrong("stop", f"stop is {found}: expected up to {MOST_STOPS} texts")
     for i, one in enumerate(value):
         if not 1 <= len(text(one, f"stop[{i}]", "stop")) <= LONGEST_STOP:
@@ -208,7 +208,7 @@ def text(value: Any, where: str, param: str | None = None) -> str:
         ApiError: 400, it is something else.
     """
     if not isinstance(value, str):
-        raise _wrong(param or where, f"{where} is {_kind(value)}: expected a text")
+        raise _wrong(param or where, f"{where} is {kind_of(value)}: expected a text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -220,7 +220,7 @@ def _wrong(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param or None)
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """Say what a value of JSON is."""
     names = {type(None): "missing", bool: "true or false", str: "a text", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")

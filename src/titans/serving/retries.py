@@ -30,19 +30,23 @@ Key = Annotated[
 ]
 
 
-def _unquoted(value: object) -> object:
-    """HTTP writes what tells two states of a thing apart in quotes."""
-    return value[1:-1] if isinstance(value, str) and re.fullmatch(r'"\d+"', value) else value
+def _version(value: object) -> object:
+    """Take a version; HTTP writes what tells two states of a thing apart in quotes."""
+    if value is None:
+        return None
+    named = re.fullmatch(r'("?)([0-9]{1,16})\1', str(value))
+    if named is None or int(named[2]) >= 1 << 53:
+        message = f'If-Match is {str(value)[:40]!r}: expected a version number in quotes, such as "7"'
+        raise ApiError(400, message, param="If-Match")
+    return int(named[2])
 
 
 Expected = Annotated[
     int | None,
-    BeforeValidator(_unquoted),
+    BeforeValidator(_version),
     WithJsonSchema({"type": "integer", "minimum": 0}),
     Header(
         alias="If-Match",
-        ge=0,
-        lt=1 << 53,
         description="The version that the memory must be at, as in an answer's `version`; 0 where it must not exist.",
     ),
 ]
