@@ -171,9 +171,12 @@ def test_months_on_a_day_keep_it(day, step, alias, zone):
     last = grid.on_clock(whole[25:26], alias)
     assert grid.steps_after(last, whole[25:], alias).tolist() == list(range(15))
     assert grid.steps_after(last, whole[26:28] - pd.Timedelta("1D"), alias).tolist() == [1, 2]
-    _, laid, more = continued(whole[:26] + pd.to_timedelta(np.arange(26) % 7, unit="min"), 14)
-    assert list(laid.times.day) == list(whole[:26].day)
-    assert list(more.day) == list(whole[26:].day)
+    late = [np.arange(26) % 7, 1440 * (np.arange(26) == 9) - 1440 * (np.arange(26) == 11)]  # minutes; two on other days
+    for minutes in late:
+        _, laid, more = continued(whole[:26] + pd.to_timedelta(minutes, unit="min"), 14)
+        assert list(laid.times.day) == list(whole[:26].day)
+        assert list(more.day) == list(whole[26:].day)
+        assert (laid.place == np.arange(26)).all()
     assert season(alias) == max(12 // step, 1)
 
 

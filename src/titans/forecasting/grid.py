@@ -201,7 +201,8 @@ def _calendar_candidates(clock: pd.DatetimeIndex) -> Iterator[str]:
         for alias in ("MS", "ME", "BMS", "BME"):
             if step and _all_on(alias, clock):
                 yield alias if step == 1 else f"{step}{alias}"
-        if step and _on_day(clock, day := int(clock.day.max())).all():
+        day = _mode(np.asarray(clock.day, dtype=np.int64))
+        if step and day > 1 and _on_day(clock, day).mean() >= MOSTLY:
             yield f"MS-{day}" if step == 1 else f"{step}MS-{day}"
     elif days >= _HALF_MONTH:
         early = np.unique(clock.day[clock.day < 28])  # of the first and another day, or of another and the last
