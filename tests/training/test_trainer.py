@@ -217,3 +217,22 @@ def test_another_order_of_the_data_is_refused(tmp_path, changes, name):
     other = make_trainer(make_model("swa"), PieceDataset(**arguments | changes), tmp_path, **options)
     with pytest.raises(TitansError, match=name):
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_the_processes_of_a_checkpoint_without_a_noted_order_are_counted(tmp_path):
+    """Older versions noted none, but each of several processes left files of its own."""
+    dataset, options = PieceDataset(make_store(), 6, 2, carry_state=True), {"save_strategy": "steps", "save_steps": 1}
+    make_trainer(make_model("swa"), dataset, tmp_path, max_steps=1, **options).train()
+    checkpoint = tmp_path / "checkpoint-1"
+    (checkpoint / "data_order.json").unlink()
+    longer = make_trainer(make_model("swa"), dataset, tmp_path, max_steps=2, **options)
+    longer.train(resume_from_checkpoint=str(checkpoint))
+    assert longer.state.global_step == 2
+    for name in ("rng_state_{}.pth", "memory_state_{}.safetensors"):
+        files = [checkpoint / name.format(process) for process in (0, 1)]
+        for path in files:
+            path.touch()
+        with pytest.raises(TitansError, match=r"another order \(processes was 2, now it is 1\) and cannot be resumed"):
+            longer.train(resume_from_checkpoint=str(checkpoint))
+        for path in files:
+            path.unlink()

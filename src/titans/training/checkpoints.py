@@ -70,14 +70,14 @@ def check_order(checkpoint: Path, order: Mapping[str, Any]) -> None:
     """Refuse to go on where steps would read other pieces than the checkpoint's training: some twice, others never.
 
     Args:
-        checkpoint: the folder; nothing is known of one that an older version wrote.
+        checkpoint: the folder; of one that an older version wrote, only the number of processes is known.
         order: of the training that is to go on.
 
     Raises:
         TitansError: the order is another one.
     """
     path = checkpoint / _ORDER
-    before = json.loads(path.read_text()) if path.exists() else {}
+    before = json.loads(path.read_text()) if path.exists() else {"processes": _processes(checkpoint)}
     for name, value in before.items():
         if order.get(name) != value:
             raise TitansError(
@@ -133,6 +133,11 @@ def load_state(path: Path, like: State, device: torch.device) -> State:
                 f"need {tuple(other.shape)}"
             )
     return state
+
+
+def _processes(checkpoint: Path) -> int:
+    """Count the processes that wrote a checkpoint: several write random numbers each, and each a carried memory."""
+    return max(1, *(len(list(checkpoint.glob(f"{name}_*"))) for name in ("rng_state", "memory_state")))
 
 
 _STEP = re.compile(r"checkpoint-(\d+)")
