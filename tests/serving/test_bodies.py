@@ -1,12 +1,14 @@
 """Bodies that ask for more than their bytes: refused at once, with little memory."""
 
 import asyncio
+import functools
 import json
 import tracemalloc
 
 import pytest
 
 from tests.serving.conftest import GREEDY
+from titans.serving import memories
 from titans.serving.app import Limits
 from titans.serving.bodies import Bodies, holds_more
 
@@ -143,7 +145,7 @@ def test_a_tenant_takes_in_so_many_bodies_at_once_and_no_others_are_kept_waiting
         return {"type": "http.request", "body": b"{}"}
 
     async def run():
-        bodies = Bodies(app, limit=1000, imports=1000, values=10, places=2)
+        bodies = Bodies(app, limit=1000, imports=1000, values=10, places=2, seconds=0.2)
         statuses = []
 
         async def send(message):
@@ -155,11 +157,52 @@ def test_a_tenant_takes_in_so_many_bodies_at_once_and_no_others_are_kept_waiting
 
         tasks = [request("a"), request("a"), request("a"), request("b"), request("c", "/x/import")]
         tasks += [request("c", "/x/import"), request("d", "/x/import")]  # state files: one of each tenant
+        tasks += [request("c", "/x/export"), request("e", "/x/export"), request("e", "/x/export")]
+        tasks += [request("f", "/x/export"), request("g", "/x/export"), request("h", "/x/import")]  # and four in all
         await asyncio.sleep(0.05)
         assert statuses[0] == 429
-        assert started == ["a", "a", "b", "c", "d"]
+        assert started == ["a", "a", "b", "c", "d", "e", "f"]
+        await asyncio.sleep(0.3)
+        assert statuses[2::2] == [429] * 5  # those that waited are told so
+        assert started == ["a", "a", "b", "c", "d", "e", "f"]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_an_export_is_in_memory_until_its_client_has_taken_it(client, monkeypatch):
+    client.text("hello", memory="a")
+    whole = client.request("GET", "/v1/memories/default/a/export")
+    assert int(whole.headers["content-length"]) == len(whole.content) > 1000
+    monkeypatch.setattr(memories, "_PART", 1000)
+    store = client.app.state.service.store
+    read, export = [], store.export
+    monkeypatch.setattr(store, "export", functools.wraps(export)(lambda *names: read.append(1) or export(*names)))
+    path = "/v1/memories/default/a/export"
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "root_path": "", "scheme": "http", "client": ("127.0.0.1", 1), "server": ("localhost", 80),
+        "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+
+    async def run():
+        taken, got, stays = asyncio.Event(), [bytearray() for _ in range(4)], asyncio.Event()
+
+        def ask(mine):
+            async def send(message):
+                mine.extend(message.get("body", b""))
+                if mine:
+                    await taken.wait()
+
+            return asyncio.create_task(client.app({**scope, "headers": scope["headers"]}, stays.wait, send))
+
+        tasks = [ask(mine) for mine in got]
+        await asyncio.sleep(0.2)
+        assert ([len(mine) for mine in got], len(read)) == ([1000, 0, 0, 0], 1)
+        taken.set()
+        await asyncio.gather(*tasks)
+        assert [bytes(mine) for mine in got] == [whole.content] * 4
+
+    client.loop.run_until_complete(run())

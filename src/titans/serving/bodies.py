@@ -1,4 +1,4 @@
-"""The bodies of requests: how large they may be, how slow, and of how many values."""
+"""The bodies of requests: how large they may be, how slow, and of how many values; how many state files at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bodies:
         imports: bytes of a state file.
         values: JSON values of a body.
         places: bodies of each tenant that are being read.
-        seconds: in which a body must have come. Default 60.
+        seconds: in which a body must have come, and that a state file waits for others. Default 60.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Bodies:
         self.app, self.limit, self.imports, self.values = app, limit, imports, values
         self.places, self.seconds = Places(places), seconds
         self.counting = asyncio.Semaphore(2)  # large bodies looked through at the same time
-        self.importing, self.files = Locks(), asyncio.Semaphore(4)  # state files in memory: one of each tenant
+        self.moving, self.files = Locks(), asyncio.Semaphore(4)  # state files in memory: one of each tenant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request whose body may be used."""
@@ -64,12 +64,11 @@ class Bodies:
         announced, limit = headers.get("content-length", "0"), self.imports if importing else self.limit
         if not announced.isdecimal() or len(announced) > 18 or int(announced) > limit:
             raise _too_large(limit)
+        if importing or scope["path"].endswith("/export"):
+            await self._wait_for_file(tenant, held)
         if int(announced) == 0 and "transfer-encoding" not in headers:
             return b""
         held.enter_context(self.places.hold(tenant))
-        if importing:
-            await held.enter_async_context(self.importing.hold(tenant))
-            await held.enter_async_context(self.files)
         try:
             async with asyncio.timeout(self.seconds):
                 body = await _read(receive, limit)
@@ -81,6 +80,16 @@ class Bodies:
             else:
                 await self._count(body, self.values)
         return body
+
+    async def _wait_for_file(self, tenant: str, held: contextlib.AsyncExitStack) -> None:
+        """Wait until a state file may be in memory, for no longer than a body: others may take theirs slowly."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                await held.enter_async_context(self.moving.hold(tenant))
+                await held.enter_async_context(self.files)
+        except TimeoutError as error:
+            message = "too many memories are exported and imported at once: try again in a moment"
+            raise ApiError(429, message, "rate_limit_exceeded") from error
 
     async def _count(self, text: bytes, most: int, nested: bool = False) -> None:
         if not json.detect_encoding(text).startswith("utf-8"):  # the parser would take it, and count otherwise

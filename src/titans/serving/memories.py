@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.responses import StreamingResponse
 
 from titans.persistence import MemoryStore, UnknownSessionError
 from titans.serving.answers import Deleted, Memories
@@ -18,6 +20,7 @@ from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
 _FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
+_PART = 1 << 20  # bytes of a file that are sent at once
 User = Annotated[Name, Path()]
 Memory = Annotated[Name, Path()]
 
@@ -77,8 +80,8 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
     service, tenant = _served(request)
     with service.place(tenant):
         data = await service.on_kept(service.store.export, tenant, session_name(user, memory))
-    headers = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"'}
-    return Response(data, media_type=_FILE, headers=headers)
+    named = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"', "Content-Length": str(len(data))}
+    return StreamingResponse(_parts(data), media_type=_FILE, headers=named)
 
 
 @router.put(
@@ -90,6 +93,12 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
 async def import_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
     return session(await _alone(request, user, memory, expected, MemoryStore.load, await request.body()))
+
+
+async def _parts(data: bytes) -> AsyncIterator[bytes]:
+    """Cut a file, so that sending it ends when the client has taken it and not when it lies in a buffer."""
+    for start in range(0, len(data), _PART):
+        yield data[start : start + _PART]
 
 
 def _served(request: Request) -> tuple[Service, str]:
