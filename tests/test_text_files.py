@@ -198,3 +198,25 @@ def test_bytes_are_decoded_by_their_mark():
     assert decode(codecs.BOM_UTF8 + b"a", "it") == "a"
     with pytest.raises(TitansError, match=r"it is not UTF-8 text \(byte 4\)"):
         decode(codecs.BOM_UTF8 + b"a\xff", "it")
+
+
+def test_compression_has_an_end(tmp_path):
+    """There are files that hold themselves."""
+    path, data = tmp_path / "a.txt.gz", b"text"
+    for times in range(1, 6):
+        data = gzip.compress(data)
+        path.write_bytes(data)
+        if times <= 4:
+            assert read_text(path) == "text"
+    with pytest.raises(TitansError, match=r"a\.txt\.gz is compressed more than 4 times over: unpack it first"):
+        read_text(path)
+
+
+def test_a_text_may_begin_like_the_name_of_an_archive(tmp_path):
+    path = tmp_path / "a.txt"
+    for version in (b"\0", b"\1\0"):
+        path.write_bytes(b"Rar!\x1a\x07" + version)
+        with pytest.raises(TitansError, match="is a rar archive, not a text"):
+            read_text(path)
+    path.write_text("Rar! said the lion.\n")
+    assert read_text(path) == "Rar! said the lion.\n"

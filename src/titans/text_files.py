@@ -21,8 +21,14 @@ _MARKS = (  # UTF-32 first: its mark begins like that of UTF-16
     *((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")),
 )
 _READ_BYTES = 1 << 20
+_MOST_TIMES = 4  # that a file may be compressed; there are some that hold themselves
 _ENDINGS = (".gz", ".bz2", ".xz", ".zst")
-_NO_TEXT = {b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive", b"%PDF-": "a PDF"}
+_NO_TEXT = {
+    b"PK\x03\x04": "a zip archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!\x1a\x07": "a rar archive",
+    b"%PDF-": "a PDF",
+}
 _TAR = slice(257, 262)
 
 
@@ -50,13 +56,17 @@ def open_bytes(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
         Its bytes, buffered.
 
     Raises:
-        TitansError: it cannot be read or decompressed, also while it is read in the body.
+        TitansError: it cannot be read or decompressed, also while it is read in the body, or is compressed more than
+            four times over.
     """
     name = str(path) if name is None else name
     try:
         with contextlib.ExitStack() as opened:
             file: Any = opened.enter_context(path.open("rb"))
+            times = 0
             while unpack := next((unpack for magic, unpack in _COMPRESSIONS if magic.match(file.peek(10))), None):
+                if (times := times + 1) > _MOST_TIMES:
+                    raise TitansError(f"{name} is compressed more than {_MOST_TIMES} times over: unpack it first")
                 file = opened.enter_context(io.BufferedReader(opened.enter_context(unpack(file))))
             yield file
     except OSError as error:
@@ -159,7 +169,7 @@ def _open_zstd(file: BinaryIO) -> Any:
 
 
 _COMPRESSIONS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Any]], ...] = (
-    (re.compile(rb"\x1f\x8b"), lambda file: gzip.GzipFile(fileobj=file)),
+    (re.compile(rb"\x1f\x8b"), lambda file: gzip.GzipFile(fileobj=file, mode="rb")),
     (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2File),  # with a block or none
     (re.compile(rb"\xfd7zXZ\0"), lzma.LZMAFile),
     (re.compile(rb"\x28\xb5\x2f\xfd"), _open_zstd),
