@@ -10,6 +10,7 @@ import pytest
 from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from titans.cli.language import _cells
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
 from titans.evaluation.language import evaluate_language, tasks
@@ -248,7 +249,8 @@ def test_ruler_makes_texts_of_the_length_asked_for_in_the_model_s_tokens(evaluat
     monkeypatch.setattr(
         "titans.evaluation.reading.Reader.go_on", lambda self, ids, *_: tokens.append(len(ids)) or iter(())
     )
-    result = evaluate("niah_single_1", data=None, lengths=[900], limit=3)
+    said = []
+    result = evaluate("niah_single_1", data=None, lengths=[900], limit=3, finished=said.append)
     (task,) = result.tasks
     assert (task.documents, task.of) == (3, 500)
     assert task.metrics["900"].value == 0
@@ -256,6 +258,8 @@ def test_ruler_makes_texts_of_the_length_asked_for_in_the_model_s_tokens(evaluat
     assert (task.metrics["900"].low, task.metrics["900"].high) == wilson(0, 3)
     assert all(600 < count < 900 for count in tokens)
     assert capfd.readouterr() == ("", "")
+    assert said == ["niah_single_1: 3 documents, found at 900 tokens 0.0%"]
+    assert _cells("900", task.metrics["900"]) == ["found at 900 tokens", "0.0%", "0.0% – 56.1%"]
 
 
 @pytest.mark.usefixtures("few_words")

@@ -107,7 +107,7 @@ def _print(result: LanguageResult) -> None:
     for task in result.tasks:
         what = f"{task.task} ({task.subtasks} tasks)" if task.subtasks else task.task
         for name, metric in task.shown.items():
-            rows.append([what, f"{task.documents:,} of {task.of:,}", name, *_cells(name, metric)])
+            rows.append([what, f"{task.documents:,} of {task.of:,}", *_cells(name, metric)])
     if result.average is not None:
         rows.append(["average of the accuracies", "", "", f"{result.average:.1%}", ""])
     print_table(rows, f"lm-evaluation-harness: {result.model}")
@@ -115,7 +115,8 @@ def _print(result: LanguageResult) -> None:
 
 
 def _cells(name: str, metric: Metric) -> list[str]:
+    from titans.evaluation.language.result import as_text, in_words
+
     numbers = (metric.value, metric.low, metric.high)
-    share = name.startswith("acc")
-    value, low, high = ("" if n is None else f"{n:.1%}" if share else f"{n:.4g}" for n in numbers)
-    return [value, f"{low} – {high}" if low else ""]
+    value, low, high = ("" if number is None else as_text(name, number) for number in numbers)
+    return [in_words(name), value, f"{low} – {high}" if low else ""]

@@ -26,6 +26,29 @@ CHANCE = {"piqa": 1 / 2, "hellaswag": 1 / 4, "winogrande": 1 / 2, "arc_easy": 1 
 CHANCE |= {"social_iqa": 1 / 3, "boolq": 1 / 2}
 
 
+_SHARES = ("acc", "exact_match")  # how the names of metrics begin that are shares of the documents
+
+
+def is_share(metric: str) -> bool:
+    """Tell whether a metric is a share, to be shown in %."""
+    return metric.startswith(_SHARES) or _length(metric) is not None
+
+
+def in_words(metric: str) -> str:
+    """Name a metric: as the harness does, but for RULER's, which are called as the length of the text and no more."""
+    length = _length(metric)
+    return metric if length is None else f"found at {length:,} tokens"
+
+
+def as_text(metric: str, value: float) -> str:
+    """Write the value of a metric."""
+    return f"{value:.1%}" if is_share(metric) else f"{value:.4g}"
+
+
+def _length(metric: str) -> int | None:
+    return int(metric) if metric.isdecimal() else None
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
     """One number, and how sure it is.
@@ -158,7 +181,7 @@ def _plot(result: LanguageResult) -> bytes:
             axes.errorbar(metric.value, height, xerr=spread, marker="o", capsize=3, color="C0")
             if task.stock_name in CHANCE:
                 axes.plot(CHANCE[task.stock_name], height, marker="|", markersize=14, color="#777777")
-        axes.set_yticks(range(len(kind)), [f"{task.task}, {name}" for task, name, _ in reversed(kind)])
+        axes.set_yticks(range(len(kind)), [f"{task.task}, {in_words(name)}" for task, name, _ in reversed(kind)])
         axes.margins(y=0.6 / len(kind))
         axes.grid(alpha=0.3)
         if "perplexity" in kind[0][1]:

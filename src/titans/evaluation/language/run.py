@@ -14,7 +14,7 @@ from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.language.harness import require_harness, run_task
 from titans.evaluation.language.intervals import combined, interval
 from titans.evaluation.language.model import make_lm, special_tokens
-from titans.evaluation.language.result import LOCAL, LanguageResult, Metric, TaskResult
+from titans.evaluation.language.result import LOCAL, LanguageResult, Metric, TaskResult, as_text, in_words
 from titans.evaluation.language.tasks import LoadedTask, Tasks
 from titans.evaluation.progress import Finished, unheard
 from titans.evaluation.reading import Reader
@@ -211,7 +211,8 @@ def _full(metric: str) -> str:
 
 
 def _sentence(result: TaskResult) -> str:
-    numbers = ", ".join(f"{name} {metric.value:.4g}" for name, metric in result.shown.items())
+    shown = result.shown.items()
+    numbers = ", ".join(f"{in_words(name)} {as_text(name, metric.value)}" for name, metric in shown)
     return f"{result.task}: {result.documents:,} documents, {numbers}"
 
 
