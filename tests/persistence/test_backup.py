@@ -7,6 +7,7 @@ import pytest
 
 from titans import MemoryStore, TitansError
 from titans.persistence import ConflictError, StateFileError, backup, restore
+from titans.persistence.folders import LocalFolder
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -47,6 +48,32 @@ def test_a_backup_is_a_store_and_what_is_restored_goes_on(place, tiny, read, sam
         restored.put("t", "a", read(tiny, 3)[1], expected=later.version)
     assert restored.put("t", "a", read(tiny, 3)[1], expected=info.version).version == info.version + 1
     assert restored.put("t", "new", read(tiny, 3)[1], expected=0).version > new_one.version
+
+
+@pytest.mark.parametrize("listed", ["a=0", "=last"])
+def test_what_a_writer_replaces_right_after_it_was_listed_is_not_missed(tmp_path, tiny, read, monkeypatch, listed):
+    """The file that was listed is gone, and the one in its place is not in the list."""
+    store, entries = MemoryStore(tmp_path / "store", tiny), LocalFolder._entries
+    _, state = read(tiny, 3)
+    store.put("t", "a", state, expected=0)
+    for name in ("gone", "going"):
+        store.put("t", name, state, expected=0)
+    store.delete("t", "gone")
+
+    def late(folder, path):
+        found = entries(folder, path)
+        if path == f"t=0/{listed}":
+            monkeypatch.undo()
+            store.put("t", "a", state, expected=1)
+            for number in (5, 7):
+                store._versions.note("t", number)
+        return found
+
+    monkeypatch.setattr(LocalFolder, "_entries", late)
+    assert backup(tmp_path / "store", tmp_path / "copy").sessions == 2
+    copy = MemoryStore(tmp_path / "copy", tiny)
+    assert copy.info("t", "a").version == 1 + (listed == "a=0")
+    assert copy.put("t", "new", state, expected=0).version == 8
 
 
 def test_a_backup_under_load_misses_nothing(tmp_path, tiny, read):

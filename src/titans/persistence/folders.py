@@ -27,7 +27,7 @@ class Folder(Protocol):
         """Return the names of the folders in a folder."""
 
     def files(self, path: str) -> dict[str, int]:
-        """Return the names of the files in a folder, and their sizes in bytes."""
+        """Return the names of the files in a folder, and their sizes in bytes, also of what is replaced meanwhile."""
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes `start` to `end` of a file; raise FileNotFoundError where there is none."""
@@ -57,7 +57,7 @@ def open_folder(root: str | os.PathLike[str]) -> Folder:
     Raises:
         TitansError: there is no such kind of URL, or what it needs is not installed.
     """
-    root = os.fspath(root).removeprefix("file://")
+    root = os.fspath(root).removeprefix("file://").removeprefix("local://")
     return RemoteFolder(root) if "://" in root else LocalFolder(Path(root))
 
 
@@ -96,12 +96,12 @@ class LocalFolder:
     @_local
     def files(self, path: str) -> dict[str, int]:
         """Return the names of the files in a folder, and their sizes in bytes."""
-        sizes = {}
-        for entry in self._entries(path):
-            with suppress(FileNotFoundError):  # removed since it was listed
-                if entry.is_file(follow_symlinks=False):
-                    sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
-        return sizes
+        while True:
+            files = [entry for entry in self._entries(path) if entry.is_file(follow_symlinks=False)]
+            try:
+                return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in files}
+            except FileNotFoundError:
+                continue  # removed since it was listed, and what a writer made in its place is not in the list
 
     @_local
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
@@ -177,7 +177,7 @@ class RemoteFolder:
     Exclusive creation is the service's: a conditional request on S3 and Google Cloud Storage.
     """
 
-    _memory = Lock()  # fsspec's own memory looks whether a file is there and then makes it, in two steps
+    _memory = Lock()  # fsspec's own memory looks for a file and then makes it, or tells its size, in two steps
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -188,6 +188,7 @@ class RemoteFolder:
             raise TitansError(
                 f"cannot open the store {url} ({error}): is the URL right, and is titans-lm[remote] installed?"
             ) from error
+        self._alone = self._memory if "memory" in self.fs.protocol else nullcontext()
 
     @_remote
     def folders(self, path: str) -> list[str]:
@@ -208,7 +209,7 @@ class RemoteFolder:
     @_remote
     def create(self, path: str, data: bytes) -> None:
         """Write a whole file that is not there yet."""
-        with self._memory if "memory" in self.fs.protocol else nullcontext():
+        with self._alone:
             try:
                 self.fs.pipe_file(self._at(path), data, mode="create")
             except OSError as error:
@@ -219,15 +220,17 @@ class RemoteFolder:
     @_remote
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
-        with suppress(FileNotFoundError):
+        with self._alone, suppress(FileNotFoundError):
             self.fs.rm_file(self._at(path))
 
     @_remote
     def leavings(self, wanted: Wanted) -> list[str]:
         """Return the paths of the files with a wanted name and size, and of those that a crash left unfinished."""
+        with self._alone:
+            found = self.fs.find(self.root, detail=True)
         return [
             path.removeprefix(f"{self.root}/")
-            for path, entry in self.fs.find(self.root, detail=True).items()
+            for path, entry in found.items()
             if path.endswith(disk.SUFFIX) or wanted(path.rpartition("/")[2], entry["size"])
         ]
 
@@ -239,7 +242,8 @@ class RemoteFolder:
 
     def _entries(self, path: str) -> dict[str, dict[str, Any]]:
         try:
-            entries = self.fs.ls(self._at(path).rstrip("/"), detail=True)
+            with self._alone:
+                entries = self.fs.ls(self._at(path).rstrip("/"), detail=True)
         except FileNotFoundError:
             return {}
         return {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in entries}
