@@ -72,7 +72,7 @@ def test_what_a_writer_replaces_right_after_it_was_listed_is_not_missed(tmp_path
     monkeypatch.setattr(LocalFolder, "_entries", late)
     assert backup(tmp_path / "store", tmp_path / "copy").sessions == 2
     copy = MemoryStore(tmp_path / "copy", tiny)
-    assert copy.info("t", "a").version == 1 + (listed == "a=0")
+    assert copy.info("t", "a").version == (store.info("t", "a").version if listed == "a=0" else 1)
     assert copy.put("t", "new", state, expected=0).version == 8
 
 

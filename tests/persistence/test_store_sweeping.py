@@ -11,6 +11,9 @@ import pytest
 
 from titans import MemoryStore, disk
 from titans.persistence import ConflictError, StoreError, versions
+from titans.persistence.sessions import Place
+
+PLACE = Place("t", "s")
 
 
 @pytest.fixture
@@ -50,10 +53,11 @@ def test_deleted_sessions_leave_one_note(store, state):
             store.put("t", f"{name}{i}", state, expected=0)
         for name in "ab":
             store.delete("t", f"{name}{i}")
-    # The last number and the one before; each session began above those that were deleted.
-    assert files(store) == [f"t=0/=last/{8:012d}", f"t=0/=last/{10:012d}", f"t=0/kept=0/{1:012d}.safetensors"]
+    # The last number and the one before; each session began, and ended, above those that were deleted.
+    assert files(store) == [f"t=0/=last/{14:012d}", f"t=0/=last/{15:012d}", f"t=0/kept=0/{1:012d}.safetensors"]
     assert store._folder.folders("t=0") in (["=last", "kept=0"], ["kept=0", "=last"])
-    assert store.put("t", "a0", state, expected=None).version == 11
+    assert store.put("t", "a0", state, expected=None).version == 16
+    assert store.put("t", "kept", state, expected=1).version == 16
     assert store.put("other", "a0", state, expected=None).version == 1
 
 
@@ -136,6 +140,84 @@ def test_two_that_begin_a_session_from_different_numbers_do_not_both_succeed(
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=0)
     assert store.info("t", "s").version == 1
+
+
+def between(monkeypatch, store, act):
+    """Let something happen after a writer has made its file, and before it looks around."""
+    is_late = store._versions._is_late
+
+    def held_up(*arguments):
+        monkeypatch.setattr(store._versions, "_is_late", is_late)
+        act()
+        _, newest, made, _ = arguments
+        others = [version for version in store._versions._all(PLACE) if version.number != made.number]
+        return is_late(PLACE, newest, made, others)
+
+    monkeypatch.setattr(store._versions, "_is_late", held_up)
+
+
+@pytest.mark.parametrize("late", ["first", "next"])
+def test_no_number_is_given_again_to_who_builds_on_a_file_that_is_taken_back(
+    store, root, tiny, state, monkeypatch, late
+):
+    """A writer looked, was held up while the session was deleted, and makes its file, which another builds on."""
+    other, given, expected = MemoryStore(root, tiny), [], int(late == "next")
+    if expected:
+        given.append(store.put("t", "s", state, expected=0).version)
+
+    def lived():
+        for version in range(expected, 3):
+            given.append(other.put("t", "s", state, expected=version).version)
+        other.delete("t", "s")
+
+    def built_upon():
+        given.append(other.put("t", "s", state, expected=other.info("t", "s").version).version)
+
+    before(monkeypatch, store._folder, "create", lived)
+    between(monkeypatch, store, built_upon)
+    with pytest.raises(ConflictError):
+        store.put("t", "s", state, expected=expected)
+    assert given == [1, 2, 3, 5]
+    assert store.info("t", "s").version == 5
+
+
+def test_of_two_writers_of_one_version_that_saw_different_notes_one_succeeds(
+    store, root, tiny, read, same, monkeypatch
+):
+    """They make files of different numbers."""
+    _, state = read(tiny, 3)
+    _, later = read(tiny, 5)
+    other = MemoryStore(root, tiny)
+    store.put("t", "s", state, expected=0)
+
+    def overtaken():
+        other._versions.note("t", 7)
+        assert other.put("t", "s", later, expected=1).version == 8
+
+    before(monkeypatch, store._folder, "create", overtaken)
+    with pytest.raises(ConflictError):
+        store.put("t", "s", state, expected=1)
+    same(store.get("t", "s").state, later)
+    assert store.info("t", "s").version == 8
+
+
+def test_a_note_that_rises_meanwhile_is_no_conflict(store, root, tiny, state, monkeypatch):
+    """It is of another session's deletion; the file is made again above it, and the number first had is nobody's."""
+    store.put("t", "s", state, expected=0)
+    before(monkeypatch, store._folder, "create", lambda: store._versions.note("t", 7))
+    assert store.put("t", "s", state, expected=1).version == 8
+    assert [name for name in files(store) if "=last" not in name] == [f"t=0/s=0/{8:012d}.safetensors"]
+
+
+def test_a_number_that_was_taken_back_is_given_to_nobody(store, root, tiny, state, monkeypatch):
+    """Somebody may have read what was there."""
+    other, second = MemoryStore(root, tiny), f"t=0/s=0/{2:012d}.safetensors"
+    before(monkeypatch, store._folder, "create", lambda: other._folder.create(second, b"x" * 99))
+    with pytest.raises(ConflictError):
+        store.put("t", "s", state, expected=0)
+    assert [name for name in files(store) if "=last" not in name] == [second]
+    other._folder.remove(second)  # taken back, too
+    assert store.put("t", "s", state, expected=0).version == 2
 
 
 def test_a_deletion_not_yet_swept_may_be_below_the_note(store, state, monkeypatch):

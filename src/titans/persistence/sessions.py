@@ -21,8 +21,8 @@ class SessionInfo:
     Args:
         tenant: whose it is.
         session: its name.
-        version: rises by one with each write, from 1, or from more where the tenant has deleted sessions: no session
-            of a tenant's ever comes to a version again that one of the same name had.
+        version: rises with each write, from 1 by one, or by more where the tenant has deleted sessions: no session of
+            a tenant's ever comes to a version again that one of the same name had.
         tokens: positions that its memory has read.
         bytes: size of its file.
         created: when it was first written, ISO 8601 in UTC.

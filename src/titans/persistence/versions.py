@@ -3,8 +3,21 @@
 A session is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
 the next file, which only one writer can; then the older ones are removed. Deleting is writing a last version that says
 so, noting its number in the tenant's folder `=last`, and removing the file. Whatever session the tenant starts later is
-numbered from there on: who still holds a version of a deleted session never takes a new one for it. A writer that was
-held up meanwhile finds the version gone that it builds on, or the note risen above its number, and takes its own back.
+numbered from there on: who still holds a version of a deleted session never takes a new one for it.
+
+A writer (1) reads the note, (2) sees that the newest version is still the one that it builds on, (3) makes the file of
+the number above both, which must not be there, then (4) looks again. Only if nothing happened meanwhile (no version is
+higher, the one that it builds on is there, the note is below its number) is the write acknowledged. Otherwise it notes
+its number, takes its file back, and begins again, if the version that it builds on is still the newest.
+
+No number of a session is acknowledged twice. The file of an acknowledged version N goes only after a higher version was
+acknowledged, for whose file the same holds, or after a deletion of at least N was noted. So at any later time there is
+a higher version or a note of at least N: who looked before and makes N again finds it in (4), and who looks later does
+not come to N, also not from a file that is about to be taken back, since it counts from the note as well.
+
+Of those who build on one version, one is acknowledged. Where they read the same note, only one can make the file. Where
+one read a higher note, this had risen before that one's (2), and so before any other made a file, which (2) would have
+seen; the number of who read the lower note is at most the higher one, which it finds in (4).
 """
 
 from __future__ import annotations
@@ -46,10 +59,8 @@ class Versions:
         return sorted(filter(None, map(to_name, self.folder.folders(to_folder(tenant)))))
 
     def newest(self, place: Place) -> Version:
-        """Return the newest version of a session; where there is none, the deletion after which one may start."""
-        newest = max(self._all(place), default=Version(0, len(DELETED)))
-        # In this order: what is swept in between has been noted before.
-        return newest if newest.is_live else newest._replace(number=max(newest.number, self.last(place.tenant)))
+        """Return the newest version of a session: a deletion, or none at number 0, where there is no session."""
+        return max(self._all(place), default=Version(0, len(DELETED)))
 
     def existing(self, place: Place) -> Version:
         """Return the newest version of a session that there is.
@@ -80,17 +91,17 @@ class Versions:
             ConflictError: another writer was faster.
         """
         while True:
-            made = self._make(place, newest.number + 1, data)
+            made = self._make(place, self._next(place, newest), data)
             others = [version for version in self._all(place) if version.number != made.number]
             late = self._is_late(place, newest, made, others)
+            if late:
+                with suppress(StoreError):  # whoever read the file meanwhile never takes another for it
+                    self.note(place.tenant, made.number)
             for other in [made] if late else others:
                 with suppress(StoreError):  # the write is done: what is left goes with the next one
                     self.folder.remove(place.file(other.number))
             if not late:
                 return made
-            # Where the session was to begin, perhaps only the number is taken, by the deletion of another.
-            if newest.is_live or (newest := self.newest(place)).is_live:
-                raise _conflict(place)
 
     def delete(self, place: Place) -> None:
         """Write the last version of a session, and sweep it.
@@ -128,6 +139,13 @@ class Versions:
             for name in sorted(noted)[:-1]:  # the one before stays: a listing under way may miss the new one
                 self.folder.remove(f"{to_folder(tenant)}/{_LAST}/{name}")
 
+    def _next(self, place: Place, newest: Version) -> int:
+        """Return the number above `newest` and above the tenant's note, if `newest` still is the newest."""
+        last, seen = self.last(place.tenant), self.newest(place)  # in this order, see the module
+        if seen != newest and (seen.is_live or newest.is_live):
+            raise _conflict(place)
+        return max(seen.number, last) + 1
+
     def _make(self, place: Place, number: int, data: bytes) -> Version:
         try:
             self.folder.create(place.file(number), data)
@@ -140,11 +158,9 @@ class Versions:
 
     def _is_late(self, place: Place, newest: Version, made: Version, others: list[Version]) -> bool:
         """Tell whether others were at work between a look at `newest` and the making of the version after it."""
-        if max(others, default=made) > made:  # they made this version and the next, and removed this one
+        if max(others, default=made) > made or self.last(place.tenant) >= made.number:
             return True
-        if newest.is_live:  # and gone if a deletion came and was swept
-            return newest.number not in {other.number for other in others}
-        return any(other.is_live for other in others) or self.last(place.tenant) >= made.number
+        return newest not in others if newest.is_live else any(other.is_live for other in others)
 
     def _bury(self, place: Place, number: int) -> None:
         """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""
