@@ -33,14 +33,23 @@ class Grouped:
     def decode(self, ids):
         return b"".join(self.tokens[i] for i in ids).decode(errors="replace")
 
+    def convert_ids_to_tokens(self, ids):
+        return [self.tokens[i].decode("latin-1") for i in ids]
+
 
 def by_bytes():
     """A tokenizer with a token for each byte, which shows all bytes in a row as broken where one of them is."""
     from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE(vocab={f"<0x{i:02X}>": i for i in range(256)}, merges=[], byte_fallback=True))
     core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # as Llama 2's
-    return core
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+def test_an_id_that_the_tokenizer_lacks_is_no_text():
+    writer = TextWriter(BYTES, [*b"a", 100_000])
+    assert "".join(map(writer.add, [100_000, *"é".encode()])) + writer.flush() == "é"
 
 
 def test_only_what_belongs_to_the_unfinished_character_waits():
@@ -52,6 +61,13 @@ def test_only_what_belongs_to_the_unfinished_character_waits():
 def test_a_broken_byte_costs_no_other_character():
     writer = TextWriter(BYTES, [])
     assert "".join(map(writer.add, b"\xff\xff\xff\xe4\xb8\x96")) == "\ufffd\ufffd\ufffd世"
+
+
+@given(st.text("aé世\ufffd\U0001f600 ", max_size=9), st.integers(0, 9))
+@pytest.mark.parametrize("tokenizer", [BYTES, by_bytes()], ids=["byte level", "byte fallback"])
+def test_a_replacement_character_in_the_text_is_a_character(tokenizer, text, cut):
+    writer = TextWriter(tokenizer, list(text[:cut].encode()))
+    assert "".join(map(writer.add, text[cut:].encode())) + writer.flush() == text[cut:]
 
 
 @given(st.text("aé世\U0001f600 ", max_size=9), st.lists(st.integers(1, 3), min_size=40), st.integers(0, 40))

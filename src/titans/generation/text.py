@@ -8,6 +8,7 @@ from typing import Any
 LONGEST_CHARACTER = 4  # bytes of the longest UTF-8 character, and so the most tokens that it takes
 CONTEXT = 2 * LONGEST_CHARACTER  # tokens among which a character begins
 BROKEN = "\ufffd"  # how decoders show bytes that are no character, or not yet
+GENUINE = (BROKEN, "ï¿½", "<0xEF><0xBF><0xBD>")  # that very character, as tokenizers write its bytes
 
 
 class TextWriter:
@@ -24,6 +25,10 @@ class TextWriter:
     def __init__(self, tokenizer: Any, context: Sequence[int]) -> None:
         self.tokenizer = tokenizer
         ids = list(context[-CONTEXT:])
+        if self._ends_in_a_genuine_one(ids):
+            self.ids, self.waiting = self._from_a_character(ids, 0), 0
+            self.said = self._decode(self.ids)
+            return
         for waiting in range(min(LONGEST_CHARACTER, len(ids))):  # tokens at the end that a character may have begun in
             self.ids, self.waiting = self._from_a_character(ids, waiting), waiting
             self.said = self._decode(self.ids[: len(self.ids) - waiting])
@@ -42,7 +47,7 @@ class TextWriter:
         self.waiting += 1
         text = self._text()
         known = text.rstrip(BROKEN)
-        if known == text:
+        if known == text or self._ends_in_a_genuine_one(self.ids):
             return self._say(text, text, waiting=0)
         if len(known) > len(self.said):  # the token that ends one character begins another
             return self._say(known, text, waiting=1)
@@ -77,6 +82,11 @@ class TextWriter:
         end = len(ids) - waiting
         starts = range(max(0, len(ids) - CONTEXT), end)
         return ids[next((start for start in starts if not self._decode(ids[start:end]).startswith(BROKEN)), end) :]
+
+    def _ends_in_a_genuine_one(self, ids: list[int]) -> bool:
+        """Tell whether the last character is U+FFFD itself, which decoded looks like one that is not finished."""
+        tokens = filter(None, self.tokenizer.convert_ids_to_tokens(ids))  # none for an id beyond the vocabulary
+        return "".join(tokens).endswith(GENUINE)
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(ids)
