@@ -1,6 +1,7 @@
 """Copies of a store: complete and whole while it is written, and never a version again after one was put back."""
 
 import threading
+import time
 import uuid
 
 import pytest
@@ -48,6 +49,27 @@ def test_a_backup_is_a_store_and_what_is_restored_goes_on(place, tiny, read, sam
         restored.put("t", "a", read(tiny, 3)[1], expected=later.version)
     assert restored.put("t", "a", read(tiny, 3)[1], expected=info.version).version == info.version + 1
     assert restored.put("t", "new", read(tiny, 3)[1], expected=0).version > new_one.version
+
+
+def test_a_backup_that_is_restored_twice_gives_no_version_twice(place, tiny, read):
+    """Nor does a backup of what was restored."""
+    root, copy, first, second, third = (place(name) for name in ("store", "copy", "first", "second", "third"))
+    _, state = read(tiny, 3)
+    store = MemoryStore(root, tiny)
+    for name in ("a", "gone"):
+        store.put("t", name, state, expected=0)
+    store.delete("t", "gone")
+    backup(root, copy)
+    versions = []
+    for source, target in ((copy, first), (copy, second), (second, third)):
+        restore(source, target)
+        restored = MemoryStore(target, tiny)
+        versions.append(restored.info("t", "a").version)
+        versions.append(restored.put("t", "a", state, expected=versions[-1]).version)
+        assert restored.put("t", f"new{len(versions)}", state, expected=0).version == versions[-1]
+        time.sleep(0.05)
+    assert versions == sorted(set(versions))
+    assert versions[-1] < 10**12
 
 
 @pytest.mark.parametrize("listed", ["a=0", "=last"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -14,7 +15,8 @@ from titans.persistence.sessions import Place, Version
 from titans.persistence.state_file import check
 from titans.persistence.versions import Versions
 
-LEAP = 1_000_000  # versions: more than a session is given between a backup and the day it is needed
+_LEAP = 1_000_000  # versions: more than a session is given between a backup and the day it is needed
+_RATE = 100  # versions a second that a clock counts: more than a session is given; 12 digits last until 2286
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +55,10 @@ def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> Cop
 
 
 def restore(copy: str | os.PathLike[str], target: str | os.PathLike[str]) -> Copied:
-    """Make a store of a backup. All versions are a million higher than in the backup.
+    """Make a store of a backup. All versions are higher than in the backup, and than in what was restored of it before.
 
-    So none that was written after the backup, and that a client may still hold, comes again with another content.
+    So none that was written after the backup, or after another restore, and that a client may still hold, comes again
+    with another content: all are the time of the restore, in hundredths of a second.
 
     Args:
         copy: what `backup` made.
@@ -68,24 +71,29 @@ def restore(copy: str | os.PathLike[str], target: str | os.PathLike[str]) -> Cop
         TitansError: the target holds something.
         StoreError: one of the two cannot be read or written.
     """
-    return _copy(copy, target, LEAP)
+    return _copy(copy, target, int(time.time() * _RATE))
 
 
-def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[str], leap: int) -> Copied:
+def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[str], least: int) -> Copied:
     source, target = Versions(open_folder(source_root)), Versions(open_folder(target_root))
     if target.folder.folders("") or target.folder.files(""):
         raise TitansError(f"{target_root} holds something already: give a new folder")
+    number = None  # of all sessions, if not the one that each has; above those of the copy, also if clocks went wrong
+    if least:
+        numbers = [source.newest(place).number for place in _places(source)]
+        highest = max([0, *numbers, *map(source.last, source.tenants())])
+        number = least if least > highest else highest + _LEAP
     sizes, damaged = [], []
     for place in _places(source):
         try:
-            size = source.use(place, partial(_copy_one, source, target, place, leap))
+            size = source.use(place, partial(_copy_one, source, target, place, number))
         except StateFileError as error:
             damaged.append(str(error))
             continue
         if size is not None:  # not deleted meanwhile
             sizes.append(size)
     for tenant in source.tenants():
-        if last := source.last(tenant) + leap:
+        if last := number or source.last(tenant):
             target.note(tenant, last)
     return Copied(len(sizes), sum(sizes), tuple(damaged))
 
@@ -94,8 +102,8 @@ def _places(versions: Versions) -> Iterator[Place]:
     return (Place(tenant, name) for tenant in versions.tenants() for name in versions.names(tenant))
 
 
-def _copy_one(source: Versions, target: Versions, place: Place, leap: int, newest: Version) -> int:
+def _copy_one(source: Versions, target: Versions, place: Place, number: int | None, newest: Version) -> int:
     data = source.folder.read(place.file(newest.number))
     check(data)
-    target.folder.create(place.file(newest.number + leap), data)
+    target.folder.create(place.file(number or newest.number), data)
     return len(data)
