@@ -57,9 +57,17 @@ def create(path: Path, data: bytes) -> None:
     Raises:
         FileExistsError: it exists.
         FileNotFoundError: its folder is gone, or the unfinished file was taken for one that a crash had left.
+        OSError: it cannot be written; then it is not there.
     """
-    with _unfinished(path, data, PRIVATE) as written:
-        os.link(written, path)  # atomic, and unlike a renaming it replaces nothing
+    made = False
+    try:
+        with _unfinished(path, data, PRIVATE) as written:
+            os.link(written, path)  # atomic, and unlike a renaming it replaces nothing
+            made = True
+    except OSError:
+        if made:  # and its name perhaps not on disk: who hears that it failed tries again
+            path.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path, start: int = 0, end: int | None = None) -> bytes:

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from titans import MemoryStore, TitansError
+from titans import MemoryStore, TitansError, disk
 from titans.persistence import StoreError
 
 
@@ -55,6 +55,18 @@ def test_a_place_that_fails_is_told_apart(store, tiny, read, same, monkeypatch, 
     same(store.get("t", "s").state, state)
     assert store.get("t", "new") is None
     assert store.put("t", "s", state, expected=1).version == 2
+
+
+def test_what_is_said_not_to_be_saved_is_not_saved(store, tiny, read, same, monkeypatch):
+    """The file is there under its name, and the name cannot be forced to disk."""
+    _, state = read(tiny, 3)
+    store.put("t", "s", state, expected=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "flush_names", failing(errno.EIO))
+        with pytest.raises(StoreError):
+            store.put("t", "s", read(tiny, 5)[1], expected=1)
+    same(store.get("t", "s").state, state)
+    assert store.put("t", "s", read(tiny, 5)[1], expected=1).tokens == 5
 
 
 def test_a_disk_that_cannot_be_read(store, tiny, read, monkeypatch):
