@@ -90,6 +90,16 @@ def test_requests_of_one_session_come_one_after_the_other(client):
     assert max(a["tokens"] for a in answers) == 1 + 5 * (5 + 8)
 
 
+def test_a_fork_waits_for_the_requests_of_the_memory_that_it_makes(client):
+    client.text("hello", memory="a")
+    turn = ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "again", "memory": "b"}})
+    fork = ("POST", "/v1/memories/default/a/fork", {"json": {"to": "b"}})
+    back = ("POST", "/v1/memories/default/b/fork", {"json": {"to": "a"}})
+    answers = [answer.status_code for answer in client.gather(turn, fork, back, fork, back)]
+    assert answers[0] == 200  # and not a conflict with what was made meanwhile
+    assert set(answers[1:]) <= {200, 404, 409}
+
+
 def test_memories_are_listed_forked_reset_deleted(client):
     client.text("hello", memory="b")
     client.text("hello", memory="a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -65,7 +66,8 @@ async def fork_memory(
     user: User, memory: Memory, body: ForkRequest, request: Request, expected: Expected = None
 ) -> dict[str, Any]:
     """Branch a memory: a new one that starts as this one is."""
-    return session(await _alone(request, user, memory, expected, MemoryStore.fork, session_name(user, body.to)))
+    to = session_name(user, body.to)
+    return session(await _alone(request, user, memory, expected, MemoryStore.fork, to, also=to))
 
 
 @router.post("/{user}/{memory}/reset", response_model=None, responses=answers(KEPT, Kept))
@@ -106,12 +108,16 @@ def _served(request: Request) -> tuple[Service, str]:
     return request.app.state.service, request.state.tenant
 
 
-async def _alone(request: Request, user: str, memory: str, expected: int | None, call: Any, *arguments: Any) -> Any:
-    """Call the store while no request of the session runs."""
+async def _alone(
+    request: Request, user: str, memory: str, expected: int | None, call: Any, *arguments: Any, also: str | None = None
+) -> Any:
+    """Call the store while no request of the session runs, nor of the one that is written `also`."""
     service, tenant = _served(request)
     name = session_name(user, memory)
     with service.place(tenant):
-        async with service.locks.hold((tenant, name)):
+        async with AsyncExitStack() as held:
+            for one in sorted({name, also or name}):  # in one order everywhere, so that no two wait for each other
+                await held.enter_async_context(service.locks.hold((tenant, one)))
             if expected is not None:
                 info = await service.on_kept(service.store.info, tenant, name)
                 check_version(expected, 0 if info is None else info.version)
