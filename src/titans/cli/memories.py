@@ -136,9 +136,10 @@ def _existing(place: str) -> str:
 
 def _apart(place: str, to: str) -> str:
     """Refuse to copy a store into itself."""
-    if "://" not in place + to and Path(to).resolve().is_relative_to(Path(_existing(place)).resolve()):
+    place = _existing(place)
+    if "://" not in place + to and Path(to).resolve().is_relative_to(Path(place).resolve()):
         raise TitansError(f"{to} lies in {place}: give a folder outside of it")
-    return _existing(place)
+    return place
 
 
 def _open(model: str, memories: str) -> MemoryStore:

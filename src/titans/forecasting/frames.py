@@ -36,6 +36,7 @@ from titans.forecasting.long_frames import (
     lay_all,
     long_columns,
     note_grids,
+    note_moved,
     read_rows,
     regular,
     sort_rows,
@@ -207,7 +208,7 @@ def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: lis
     laid = [grid for grid in grids if grid is not None]
     if len(laid) < len(members):
         return times
-    moved = times.to_numpy(copy=True) if isinstance(times, pd.RangeIndex) else times.to_series().reset_index(drop=True)
+    moved = times.to_series().reset_index(drop=True)
     for rows, grid in zip(members, laid, strict=True):
         moved[rows] = grid.times[grid.place]
     stamps = pd.Index(moved)
@@ -217,8 +218,7 @@ def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: lis
             f"{times[members[1][0]]}: shift them to the same times, or forecast them file by file, or with "
             "TitansForecaster"
         )
-    if number := sum(grid.moved for grid in laid):
-        notes.append(f"{counted(number, 'time')} moved to the nearest of equally spaced times (frequency {frequency})")
+    note_moved(laid, frequency, notes)
     return stamps
 
 

@@ -241,16 +241,21 @@ def note_grids(grids: Sequence[Grid], frequency: str | int, notes: list[str]) ->
         frequency: their step.
         notes: the sentences are added here.
     """
-    if moved := sum(grid.moved for grid in grids):
-        notes.append(
-            f"{counted(moved, 'time')} {was_were(moved)} moved to the nearest of equally spaced times (frequency "
-            f"{frequency})"
-        )
+    note_moved(grids, frequency, notes)
     absent = [np.flatnonzero(np.bincount(grid.place, minlength=len(grid.times)) == 0) for grid in grids]
     if number := sum(map(len, absent)):
         steps = sum(len(grid.times) for grid in grids)
         first = next(grid.times[steps[0]] for grid, steps in zip(grids, absent, strict=True) if len(steps))
         notes.append(f"{number:,} of {steps:,} steps of time had no row (first {first})")
+
+
+def note_moved(grids: Sequence[Grid], frequency: str | int, notes: list[str]) -> None:
+    """Say which times were moved to their grid; arguments as of `note_grids`."""
+    if moved := sum(grid.moved for grid in grids):
+        notes.append(
+            f"{counted(moved, 'time')} {was_were(moved)} moved to the nearest of equally spaced times (frequency "
+            f"{frequency})"
+        )
 
 
 def _note_values(series: list[Series], notes: list[str]) -> None:

@@ -78,6 +78,16 @@ class Haystack(ABC):
             return bisect.bisect_right(reach, tokens, key=lambda more: self._between(units, units + more))
         return -1 - bisect.bisect_left(reach, -tokens, key=lambda less: self._between(max(0, units - less), units))
 
+    def _parts(
+        self, needles: Sequence[str], units: int, positions: Sequence[int]
+    ) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield the units up to a needle and the needle, by position, and at last the units after all."""
+        done = 0
+        for position, needle in sorted(zip(positions, needles, strict=True)):
+            yield self.units(done, position), [needle]
+            done = position
+        yield self.units(done, units), []
+
     def _between(self, start: int, stop: int) -> int:
         """Count the tokens of some units after those before them."""
         first = max(0, start - _CONTEXT)
@@ -136,7 +146,7 @@ class Lines(Haystack):
     def around(self, needles: Sequence[str], units: int, positions: Sequence[int]) -> str:
         """Return the lines with the needles' among them."""
         lines: list[str] = []
-        for part, needle in _between(self, needles, units, positions):
+        for part, needle in self._parts(needles, units, positions):
             lines += [*part, *needle]
         return self.joint.join(lines)
 
@@ -174,7 +184,7 @@ class Books(Haystack):
     def around(self, needles: Sequence[str], units: int, positions: Sequence[int]) -> str:
         """Return the words with the needles among them; as in RULER, a space stands even at the very start and end."""
         parts: list[str] = []
-        for part, needle in _between(self, needles, units, positions):
+        for part, needle in self._parts(needles, units, positions):
             parts += [" ".join(part), *needle]
         return " ".join(parts)
 
@@ -198,14 +208,3 @@ def _distinct(draws: Sequence[float], options: int) -> list[int]:
             number += number >= taken
         chosen.append(number)
     return chosen
-
-
-def _between(
-    haystack: Haystack, needles: Sequence[str], units: int, positions: Sequence[int]
-) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the units up to a needle and the needle, by position, and at last the units after all."""
-    done = 0
-    for position, needle in sorted(zip(positions, needles, strict=True)):
-        yield haystack.units(done, position), [needle]
-        done = position
-    yield haystack.units(done, units), []
