@@ -33,7 +33,7 @@ def bench(
     ] = False,
     record: Annotated[bool, typer.Option(help="With --quick: write down the ratios instead of comparing.")] = False,
 ) -> None:
-    """Measure: medians of CPU and wall seconds, peak memory growth, ratios; contestants take turns."""
+    """Measure: medians of CPU and wall seconds, peak memory growth, ratios; workers take turns."""
     chosen = list(only or CONTESTS)
     if unknown := [name for name in chosen if name not in CONTESTS]:
         console.print(f"unknown contest {unknown[0]!r}: choose among {', '.join(CONTESTS)}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Contestant, Failed, Measured, contestants, race
+from measure import Failed, Measured, Worker, race, workers
 
 TOKENS = 2048
 # How a peer is called, its module of `subjects`, and the heads of the memory it is compared with.
@@ -22,7 +22,7 @@ class Plan(NamedTuple):
     """How much is measured.
 
     Args:
-        rounds: runs of each contestant that count.
+        rounds: runs of each worker that count.
         chunks: chunk sizes of the layer contests.
         lengths: tokens of the growth contest.
         contexts: tokens read before generation starts.
@@ -39,14 +39,14 @@ class Plan(NamedTuple):
 def check() -> list[Row]:
     """Hold our op against the reference; a speed is worth nothing while the numbers are wrong."""
     rows = []
-    with contestants({"ours": sys.executable}) as field:
+    with workers({"ours": sys.executable}) as field:
         for rule in ("chunk", "token"):
             facts = field["ours"].ask("build", task="reference", tokens=200, chunk=64, rule=rule)
             rows.append({"rule": rule, "relative error": facts["error"], "right": facts["error"] < 1e-9})
     return rows
 
 
-def rate(one: Contestant) -> float:
+def rate(one: Worker) -> float:
     """FLOPs per second of a large matrix product, the best of three."""
     flops = one.ask("build", task="sgemm", size=1024)["flops"]
     return float(flops / min(one.ask("time")["wall"] for _ in range(3)))
@@ -89,7 +89,7 @@ def limit(plan: Plan) -> Iterator[Row]:
     for chunk in plan.chunks:
         for backward in (False, True):
             setting = {"task": "layer", "tokens": TOKENS, "chunk": chunk, "backward": backward}
-            with contestants({"ours": sys.executable}) as field:
+            with workers({"ours": sys.executable}) as field:
                 pairs = []
                 for _ in range(plan.rounds):
                     machine = rate(field["ours"])

@@ -1,4 +1,4 @@
-"""Contestants side by side: each in its own process, one at work at a time, in turns."""
+"""Workers side by side: each in its own process, one at work at a time, in turns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 THREADS = 2
-PATIENCE = {"build": 900, "memory": 120, "time": 120}  # seconds that a contestant may take for an answer
+PATIENCE = {"build": 900, "memory": 120, "time": 120}  # seconds that a worker may take for an answer
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
 HERE = Path(__file__).parent
 
 
 class Failed(Exception):
-    """A contestant did not start, broke off or took too long; the message says which."""
+    """A worker did not start, broke off or took too long; the message says which."""
 
 
 class Measured(NamedTuple):
-    """A contestant: median seconds of wall clock and of CPU, growth of its memory in bytes, and facts about it."""
+    """A worker: median seconds of wall clock and of CPU, growth of its memory in bytes, and facts about it."""
 
     wall: float
     cpu: float
@@ -33,7 +33,7 @@ class Measured(NamedTuple):
     facts: dict[str, float]
 
 
-class Contestant:
+class Worker:
     """A worker process.
 
     Args:
@@ -74,9 +74,9 @@ class Contestant:
 
 
 @contextlib.contextmanager
-def contestants(subjects: dict[str, Path | str]) -> Iterator[dict[str, Contestant]]:
+def workers(subjects: dict[str, Path | str]) -> Iterator[dict[str, Worker]]:
     """Start a worker for each subject; ended when the block ends."""
-    started = {name: Contestant(name, python) for name, python in subjects.items()}
+    started = {name: Worker(name, python) for name, python in subjects.items()}
     try:
         yield started
     finally:
@@ -88,14 +88,14 @@ def race(subjects: dict[str, Path | str], settings: dict[str, dict[str, Any]], r
     """Measure in turns A B A B ...
 
     Args:
-        subjects: the contestants, and the Python of each.
+        subjects: the workers, and the Python of each.
         settings: what each builds.
         rounds: runs that count of each, after the first, in which the growth of memory is measured.
 
     Raises:
-        Failed: a contestant broke off.
+        Failed: a worker broke off.
     """
-    with contestants(subjects) as field:
+    with workers(subjects) as field:
         facts = {name: one.ask("build", **settings[name]) for name, one in field.items()}
         growth = {name: one.ask("memory")["bytes"] for name, one in field.items()}
         times: dict[str, list[dict[str, float]]] = {name: [] for name in field}

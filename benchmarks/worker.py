@@ -1,6 +1,6 @@
-"""One contestant in a process of its own: builds what it is told to and runs it when it is told to.
+"""One implementation in a process of its own: builds what it is told to and runs it when it is told to.
 
-Runs under the contestant's own Python, so it imports nothing but torch and one module of `subjects`. Commands and
+Runs under the implementation's own Python, so it imports nothing but torch and one module of `subjects`. Commands and
 answers are lines of JSON on standard input and output.
 """
 

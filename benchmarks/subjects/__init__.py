@@ -1,1 +1,1 @@
-"""What is measured: one module for each contestant, run by `worker.py` under the contestant's own Python."""
+"""What is measured: one module for each implementation, run by `worker.py` under that one's own Python."""

@@ -1,4 +1,4 @@
-"""What every contestant runs, whatever it is made of. Imports nothing but torch: peers have a Python of their own."""
+"""What every worker runs, whatever it is made of. Imports nothing but torch: peers have a Python of their own."""
 
 from __future__ import annotations
 

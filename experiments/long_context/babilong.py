@@ -27,11 +27,11 @@ from titans.data.babilong import PROMPT_TOKENS, Length
 from titans.data.babilong_episodes import BabilongEpisodes
 from titans.data.babilong_prompts import bare_prompt
 from titans.data.corpora import Document, documents
-from titans.data.probe import Probe, Size, parse_sizes
+from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import load_tokenizer
 from titans.evaluation.babilong import Questions, run_babilong
-from titans.evaluation.probe_training import Budget
 from titans.evaluation.reading import Reader
+from titans.evaluation.synthetic_training import Budget
 
 TASKS = ("qa1", "qa2", "qa3", "qa4")
 VOCABULARY = 1024
@@ -43,7 +43,7 @@ LENGTHS = ("0k", "2k", "4k", "16k", "64k")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Facts(Probe):
+class Facts(SyntheticTask):
     """Stories of bAbI and their questions, one after the other, in book text of up to half the length.
 
     Args:
@@ -68,7 +68,7 @@ class Facts(Probe):
         return 1 / 6
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make texts, see `Probe.batch`."""
+        """Make texts, see `SyntheticTask.batch`."""
         most_filler = size.length // 2 - 1 if size.length > BARE else 0
         ids, labels = self.episodes.batch(rows, size.length + 1, generator, most_filler)
         return ids[:, :-1], labels[:, 1:]

@@ -23,13 +23,13 @@ from small_models import GATE_FLOOR, MODELS, TEST_BOOK, trained, training_books
 from titans import disk
 from titans.data.books import strip_gutenberg
 from titans.data.corpora import Document, documents
-from titans.data.probe import parse_sizes
-from titans.data.text_pieces import TextPieces
+from titans.data.synthetic.task import parse_sizes
+from titans.data.synthetic.text_pieces import TextPieces
 from titans.data.tokenizers import byte_tokenizer
 from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.language import evaluate_language
 from titans.evaluation.perplexity import perplexity
-from titans.evaluation.probe_training import Budget
+from titans.evaluation.synthetic_training import Budget
 from titans.models.modeling import TitansForCausalLM
 
 SIZES = parse_sizes([256, 512, 1024])

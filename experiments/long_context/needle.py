@@ -22,12 +22,12 @@ from torch import Tensor
 
 from titans.data.books import Words, read_words, sentence_starts
 from titans.data.packing import IGNORED
-from titans.data.probe import Probe, Size, parse_sizes
 from titans.data.ruler import make_task
+from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import byte_tokenizer
 from titans.evaluation.needle import needle
-from titans.evaluation.probe_training import Budget
 from titans.evaluation.reading import Reader
+from titans.evaluation.synthetic_training import Budget
 
 DENSE = 384  # bytes up to which a training text repeats its needle
 TASKS = ("pk", "n", "w")
@@ -38,7 +38,7 @@ LEAST = 0.1  # share of needles below which greater lengths are not asked
 
 
 @dataclasses.dataclass(frozen=True)
-class NeedleTexts(Probe):
+class NeedleTexts(SyntheticTask):
     """The texts of S-NIAH, each from a random sentence of a book on, with labels on the value alone.
 
     The shortest are not whole: they repeat, after a few words each time, the end of the answer's beginning and the
@@ -64,7 +64,7 @@ class NeedleTexts(Probe):
         return 0.1
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make texts, see `Probe.batch`."""
+        """Make texts, see `SyntheticTask.batch`."""
         chance = random.Random(int(torch.randint(2**62, (), generator=generator)))
         texts = [self._text(size.length, chance) for _ in range(rows)]
         ids = torch.tensor([[256, *text] for text, _ in texts])

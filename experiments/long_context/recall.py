@@ -23,16 +23,16 @@ from report import command, plot, pooled, write
 from small_models import GATE_FLOOR, MODELS, PARAMETERS, WRITE_COST
 
 from titans import disk
-from titans.data.probe import Size, parse_sizes
-from titans.data.probes import make_probe
+from titans.data.synthetic.registry import make_task
+from titans.data.synthetic.task import Size, parse_sizes
 from titans.evaluation.calibration import find_thresholds
-from titans.evaluation.contestants import make_model, matched
-from titans.evaluation.probe_training import Budget, generator_for, train_on
-from titans.evaluation.probes import score
+from titans.evaluation.model_zoo import make_model, matched
+from titans.evaluation.synthetic import score
+from titans.evaluation.synthetic_training import Budget, generator_for, train_on
 from titans.layers.neural_memory import NeuralMemory
 
 VOCABULARY, FACTS = 64, 8
-PROBE = make_probe("needle", {"vocabulary": VOCABULARY})
+TASK = make_task("needle", {"vocabulary": VOCABULARY})
 TRAIN = parse_sizes(["20/5", "32/6", "64/8", "256/8"])
 LENGTHS = (256, 2048, 4096, 16_384, 65_536)
 LEVER_LENGTH, ANY = 16_384, 1 << 24
@@ -44,7 +44,7 @@ BASE = {**small_models.BASE, "sliding_window": 16, "segment_length": 16}
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class Setting:
     """A model, how it is trained, and how its memories write when it is tested.
 
     Args:
@@ -80,20 +80,20 @@ class Contestant:
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def whole(name: str, **options: Any) -> Contestant:
+def whole(name: str, **options: Any) -> Setting:
     """Return a model as it is compared with others, at all lengths."""
     fields, rate = MODELS[name]
-    return Contestant(fields, rate, longest=ANY, **options)
+    return Setting(fields, rate, longest=ANY, **options)
 
 
-def lever(**options: Any) -> Contestant:
+def lever(**options: Any) -> Setting:
     """Return MAC with one of the things that might carry it."""
     fields, rate = MODELS["titans-mac"]
-    return Contestant(fields, rate, **options)
+    return Setting(fields, rate, **options)
 
 
 CARRIED = {"sizes": (*TRAIN, *parse_sizes(["512/8"])), "piece_length": 64}
-CONTESTANTS = {
+SETTINGS = {
     "titans-mac": whole("titans-mac", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
     "titans-mac, price alone": lever(write_cost=WRITE_COST),
     "titans-mac, closing alone": lever(gate_floor=GATE_FLOOR),
@@ -107,19 +107,19 @@ CONTESTANTS = {
 }
 
 
-def load(contestant: Contestant, seed: int, work: Path) -> Any:
+def load(variant: Setting, seed: int, work: Path) -> Any:
     """Return the trained model, after training it where its weights do not lie in `work` yet."""
-    fields = matched({**BASE, **contestant.fields}, VOCABULARY, PARAMETERS)
-    model = make_model({**fields, "memory_gate_floor": contestant.gate_floor}, VOCABULARY, seed)
-    path = work / f"{contestant.fields['variant']}-{contestant.training()}-{seed}.safetensors"
+    fields = matched({**BASE, **variant.fields}, VOCABULARY, PARAMETERS)
+    model = make_model({**fields, "memory_gate_floor": variant.gate_floor}, VOCABULARY, seed)
+    path = work / f"{variant.fields['variant']}-{variant.training()}-{seed}.safetensors"
     if path.exists():
         model.load_state_dict(safetensors.torch.load_file(path))
         return model.eval()
-    c = contestant
+    c = variant
     if c.low_start:
         close_gates(model)
     budget = Budget(c.steps, 32, c.learning_rate, write_cost=c.write_cost, piece_length=c.piece_length)
-    training = train_on(model, PROBE, c.sizes, budget, seed)
+    training = train_on(model, TASK, c.sizes, budget, seed)
     print(f"{path.stem}: {training.tokens:,} tokens, {training.curve[-1][1]:.3f} nats at the end", flush=True)
     disk.replace(path, safetensors.torch.save({k: v.contiguous() for k, v in model.state_dict().items()}))
     return model
@@ -134,17 +134,17 @@ def close_gates(model: Any) -> None:
 
 def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> dict[int, int]:
     """Return the right answers at each length, after asking for those that are not known yet."""
-    contestant, found, model, policy = CONTESTANTS[name], dict[int, int](), None, None
-    for length in (length for length in lengths if length <= contestant.longest):
-        label = f"{name.replace(', ', '-').replace(' ', '-')}-{contestant.training()}"
+    variant, found, model, policy = SETTINGS[name], dict[int, int](), None, None
+    for length in (length for length in lengths if length <= variant.longest):
+        label = f"{name.replace(', ', '-').replace(' ', '-')}-{variant.training()}"
         path = work / f"{label}-{seed}-{length}-{samples}.json"
         if not path.exists():
-            model = model or load(contestant, seed, work)
-            if contestant.gated and policy is None:
-                texts = PROBE.part("test").batch(4, CALIBRATION, generator_for(seed, "validation"))[0]
+            model = model or load(variant, seed, work)
+            if variant.gated and policy is None:
+                texts = TASK.part("test").batch(4, CALIBRATION, generator_for(seed, "validation"))[0]
                 with torch.inference_mode():
                     policy = find_thresholds(model, list(texts))[0]
-            result = score(model, PROBE, Size(length, FACTS), sequences=samples, piece_length=PIECE, policy=policy)
+            result = score(model, TASK, Size(length, FACTS), sequences=samples, piece_length=PIECE, policy=policy)
             disk.replace_json(path, {"correct": result.correct, "asked": result.asked, "loss": result.loss})
             print(f"{name}, seed {seed}, {length:,} tokens: {result.accuracy:.0%}", flush=True)
         found[length] = json.loads(disk.read(path))["correct"]
@@ -155,7 +155,7 @@ def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> 
 
 def main() -> None:
     """Train and test what is missing, and write `recall.json` and `recall.png`."""
-    parser = command("recall", __doc__, CONTESTANTS, (1, 2, 3))
+    parser = command("recall", __doc__, SETTINGS, (1, 2, 3))
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
     parser.add_argument("--samples", type=int, default=100, help="questions at each length and seed")
     arguments = parser.parse_args()
@@ -164,7 +164,7 @@ def main() -> None:
     for name in arguments.models:
         found = {
             seed: test(name, seed, sorted(arguments.lengths), arguments.samples, arguments.work)
-            for seed in arguments.seeds[: CONTESTANTS[name].seeds]
+            for seed in arguments.seeds[: SETTINGS[name].seeds]
         }
         models[name] = pooled(found, arguments.samples)
         print(name, {length: f"{cell['accuracy']:.0%}" for length, cell in models[name].items()}, flush=True)

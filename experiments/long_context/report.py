@@ -12,7 +12,7 @@ import torch
 
 from titans import disk
 from titans.evaluation.comparison.report import STYLES
-from titans.evaluation.recall import wilson
+from titans.evaluation.intervals import wilson
 
 Cells = dict[str, dict[str, Any]]  # by length
 

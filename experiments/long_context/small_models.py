@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from titans.data.probe import Probe, Size
-from titans.evaluation.contestants import make_model, matched
-from titans.evaluation.probe_training import Budget, train_on
+from titans.data.synthetic.task import Size, SyntheticTask
+from titans.evaluation.model_zoo import make_model, matched
+from titans.evaluation.synthetic_training import Budget, train_on
 
 PARAMETERS = 140_000  # but for embeddings
 GATE_FLOOR = 0.15  # share of an open write gate below which it closes in the test
@@ -47,7 +47,7 @@ def training_books(folder: Path) -> list[Path]:
 def trained(
     name: str,
     tokenizer: Any,
-    probe: Callable[[], Probe],
+    task: Callable[[], SyntheticTask],
     sizes: Sequence[Size],
     budget: Budget,
     seed: int,
@@ -58,7 +58,7 @@ def trained(
     Args:
         name: which.
         tokenizer: kept with it; decides the vocabulary.
-        probe: makes what it is trained on, which reads books; not called where nothing is trained.
+        task: makes what it is trained on, which reads books; not called where nothing is trained.
         sizes: at which.
         budget: how long; the learning rate is the model's own. Where writing has a price, memory layers close their
             nearly closed gates in the test.
@@ -82,7 +82,7 @@ def trained(
             shown.append(int(10 * share))
             print(f"{name}, seed {seed}: {share:.0%} of the training, {loss:.3f} nats", flush=True)
 
-    training = train_on(model, probe(), sizes, dataclasses.replace(budget, learning_rate=rate), seed, show)
+    training = train_on(model, task(), sizes, dataclasses.replace(budget, learning_rate=rate), seed, show)
     print(f"{name}, seed {seed}: {training.tokens:,} tokens, {training.curve[-1][1]:.3f} nats at the end", flush=True)
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     tokenizer.save_pretrained(unfinished)

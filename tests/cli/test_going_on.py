@@ -2,7 +2,7 @@
 
 import pytest
 
-from titans.evaluation import comparison, needle, probes
+from titans.evaluation import comparison, needle, synthetic
 from titans.evaluation.reading import Reader
 
 
@@ -60,6 +60,6 @@ def test_where_nothing_is_kept_nothing_is_promised(titans, interrupted, monkeypa
         tmp_path, model_folder
     )
     monkeypatch.setattr(Reader, "answer", lambda self, *_, **__: "an answer")
-    interrupted(*((needle, "score") if name == "needle" else (probes, "train_on")))
+    interrupted(*((needle, "score") if name == "needle" else (synthetic, "train_on")))
     result = titans(*command[name], status=130)
     assert result.stderr.endswith("\ninterrupted\n")

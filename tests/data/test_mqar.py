@@ -1,14 +1,14 @@
-"""Every rule of the recall probes, sequence by sequence."""
+"""Every rule of the recall tasks, sequence by sequence."""
 
 import pytest
 import torch
 
-from titans.data.forgetting_mqar import ForgettingMQAR
-from titans.data.mqar import MQAR, draw_places
-from titans.data.needle import Needle
 from titans.data.packing import IGNORED
-from titans.data.probe import Size, draw_distinct, parse_sizes
-from titans.data.probes import make_probe
+from titans.data.synthetic.forgetting_mqar import ForgettingMQAR
+from titans.data.synthetic.mqar import MQAR, draw_places
+from titans.data.synthetic.needle import Needle
+from titans.data.synthetic.registry import make_task
+from titans.data.synthetic.task import Size, draw_distinct, parse_sizes
 from titans.errors import TitansError
 
 
@@ -77,8 +77,8 @@ def test_distinct_draws_are_uniform_in_every_place():
 
 @pytest.mark.parametrize(("rewritten", "updates"), [(0.5, 4), (1.0, 8), (0.01, 1)])
 def test_forgetting_mqar_the_last_value_counts(rewritten, updates):
-    probe = ForgettingMQAR(vocabulary=64, rewritten=rewritten)
-    ids, labels = probe.batch(200, Size(64, 8), seeded())
+    task = ForgettingMQAR(vocabulary=64, rewritten=rewritten)
+    ids, labels = task.batch(200, Size(64, 8), seeded())
     for row, asked in asked_in(ids, labels):
         stated = [(row[2 * i], row[2 * i + 1]) for i in range(8 + updates)]
         assert len({key for key, _ in stated[:8]}) == 8
@@ -118,7 +118,7 @@ def test_needle(part, length):
 
 @pytest.mark.parametrize(("task", "options"), [("mqar", {}), ("forgetting-mqar", {}), ("needle", {})])
 def test_the_seed_decides_everything(task, options):
-    first, second, other = (make_probe(task).batch(4, Size(64, 5), seeded(s))[0] for s in (5, 5, 6))
+    first, second, other = (make_task(task).batch(4, Size(64, 5), seeded(s))[0] for s in (5, 5, 6))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
@@ -151,7 +151,7 @@ def test_sizes_as_people_write_them():
 )
 def test_sizes_that_do_not_work(task, size, sentence):
     with pytest.raises(TitansError, match=sentence):
-        make_probe(task).check(size)
+        make_task(task).check(size)
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_sizes_that_do_not_work(task, size, sentence):
 )
 def test_options_that_do_not_work(task, options, sentence):
     with pytest.raises(TitansError, match=sentence):
-        make_probe(task, options)
+        make_task(task, options)

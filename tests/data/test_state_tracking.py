@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from titans.data.groups import permutation_table, permutations, running_products
-from titans.data.probe import Size
-from titans.data.probes import make_probe
-from titans.data.state_tracking import STATE_TASKS, StateTracking
+from titans.data.synthetic.groups import permutation_table, permutations, running_products
+from titans.data.synthetic.registry import make_task
+from titans.data.synthetic.state_tracking import STATE_TASKS, StateTracking
+from titans.data.synthetic.task import Size
 
 SIZES = {"parity": 2, "modular-addition": 5, "a5": 60, "s5": 120, "walk": 5}
 
@@ -49,9 +49,9 @@ def test_even_permutations_are_products_of_two_swaps():
 @pytest.mark.parametrize("length", [1, 2, 3, 40, 129])
 @pytest.mark.parametrize("task", SIZES)
 def test_labels_step_by_step(task, length):
-    probe = StateTracking(task)
-    ids, labels = probe.batch(7, Size(length), torch.Generator().manual_seed(1))
-    table, inputs = probe.table, probe.inputs
+    tracking = StateTracking(task)
+    ids, labels = tracking.batch(7, Size(length), torch.Generator().manual_seed(1))
+    table, inputs = tracking.table, tracking.inputs
     state = torch.zeros(7, dtype=torch.int64)
     for t in range(length):
         state = table[state, inputs[ids[:, t]]]
@@ -60,7 +60,7 @@ def test_labels_step_by_step(task, length):
 
 def test_labels_of_the_abelian_tasks_are_sums():
     def drawn(task, **options):
-        return make_probe(task, options).batch(64, Size(50), torch.Generator().manual_seed(2))
+        return make_task(task, options).batch(64, Size(50), torch.Generator().manual_seed(2))
 
     bits, parity = drawn("parity")
     assert torch.equal(parity, bits.cumsum(1) % 2)
@@ -74,11 +74,11 @@ def test_labels_of_the_abelian_tasks_are_sums():
 
 @pytest.mark.parametrize("task", STATE_TASKS)
 def test_answers_are_balanced_and_chance_is_one_over_them(task):
-    probe = StateTracking(task)
-    _, labels = probe.batch(4000, Size(40), torch.Generator().manual_seed(3))
-    share = labels[:, -1].bincount(minlength=probe.vocab_size) / 4000
-    assert probe.chance == 1 / SIZES[task]
-    assert (share - probe.chance).abs().max() < 4 * (probe.chance / 4000) ** 0.5
+    tracking = StateTracking(task)
+    _, labels = tracking.batch(4000, Size(40), torch.Generator().manual_seed(3))
+    share = labels[:, -1].bincount(minlength=tracking.vocab_size) / 4000
+    assert tracking.chance == 1 / SIZES[task]
+    assert (share - tracking.chance).abs().max() < 4 * (tracking.chance / 4000) ** 0.5
 
 
 def test_running_products_need_no_commutativity():

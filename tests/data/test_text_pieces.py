@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from titans.data.corpora import Document
-from titans.data.probe import Size
-from titans.data.text_pieces import TextPieces
+from titans.data.synthetic.task import Size
+from titans.data.synthetic.text_pieces import TextPieces
 from titans.errors import TitansError
 
 
@@ -13,15 +13,15 @@ def document(text):
 
 def test_parts_are_disjoint_and_whole():
     text = "".join(chr(32 + i % 90) for i in range(1000))
-    probe = TextPieces.read([document(text)])
-    parts = [probe.part(name) for name in ("train", "validation", "test")]
+    task = TextPieces.read([document(text)])
+    parts = [task.part(name) for name in ("train", "validation", "test")]
     assert [len(part.text) for part in parts] == [900, 50, 50]
     assert bytes(torch.cat([part.text for part in parts]).tolist()).decode() == text
 
 
 def test_the_label_of_a_byte_is_the_next():
-    probe = TextPieces.read([document("abcdefghijklmnopqrstuvwxyz" * 40)])
-    ids, labels = probe.batch(500, Size(7), torch.Generator().manual_seed(0))
+    task = TextPieces.read([document("abcdefghijklmnopqrstuvwxyz" * 40)])
+    ids, labels = task.batch(500, Size(7), torch.Generator().manual_seed(0))
     assert ids.shape == (500, 7)
     assert torch.equal(ids[:, 1:], labels[:, :-1])
     assert torch.equal((ids - 97 + 1) % 26, labels - 97)

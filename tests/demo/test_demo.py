@@ -18,7 +18,8 @@ from titans.demo.experiment import (
 )
 from titans.demo.measure import DISTANCES, measure
 from titans.errors import TitansError
-from titans.evaluation.recall import RecallResult, wilson
+from titans.evaluation.fact_recall import RecallResult
+from titans.evaluation.intervals import wilson
 from titans.models.modeling import TitansForCausalLM
 
 TINY = Plan(steps=3, seconds=60, lengths=(32, 64), text_bytes=64, recall_bytes=128, questions=4, test_bytes=512)
@@ -29,7 +30,7 @@ def corpus(size):
     return iter([Document("one", lambda: iter([text[:size]]))])
 
 
-def test_contestants_have_equal_parameters_and_windows():
+def test_models_have_equal_parameters_and_windows():
     mac, *others = configurations().values()
     assert [c.variant for c in (mac, *others)] == ["mac", "lmm", "swa"]
     for other in others:
@@ -81,20 +82,20 @@ def test_report_needs_no_other_file_and_states_what_was_measured(results, tmp_pa
     for name in ("loss", "positions", "recall"):
         assert (page.parent / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     numbers = json.loads((page.parent / "results.json").read_text())
-    for contestant in results:
-        mine = numbers[contestant.name]
-        assert mine["parameters"] == contestant.parameters
+    for measured in results:
+        mine = numbers[measured.name]
+        assert mine["parameters"] == measured.parameters
         assert [r["distance"] for r in mine["recall"]] == list(DISTANCES)
-        assert [r["accuracy"] for r in mine["recall"]] == [r.correct / 4 for r in contestant.recall]
-        assert f"{contestant.text.bits_per_byte:.3f}" in text
-        assert f"{contestant.state_bytes:,}" in text
+        assert [r["accuracy"] for r in mine["recall"]] == [r.correct / 4 for r in measured.recall]
+        assert f"{measured.text.bits_per_byte:.3f}" in text
+        assert f"{measured.state_bytes:,}" in text
 
 
 def test_verdict_says_what_was_measured_also_when_memory_does_not_help(results):
-    def with_numbers(contestant, correct, bits):
-        recalls = [RecallResult(r.distance, 100, correct, *wilson(correct, 100)) for r in contestant.recall]
-        text = dataclasses.replace(contestant.text, bits_per_byte=bits)
-        return dataclasses.replace(contestant, text=text, recall=recalls)
+    def with_numbers(measured, correct, bits):
+        recalls = [RecallResult(r.distance, 100, correct, *wilson(correct, 100)) for r in measured.recall]
+        text = dataclasses.replace(measured.text, bits_per_byte=bits)
+        return dataclasses.replace(measured, text=text, recall=recalls)
 
     mac, lmm, attention = results
     said = report.verdict([with_numbers(mac, 1, 3.0), with_numbers(lmm, 90, 2.25), with_numbers(attention, 5, 2.5)])

@@ -12,7 +12,7 @@ from titans.data.babi import LABELS
 from titans.errors import TitansError
 from titans.evaluation.babilong import Questions, run_babilong
 from titans.evaluation.babilong_metric import is_right
-from titans.evaluation.recall import wilson
+from titans.evaluation.intervals import wilson
 
 _spec = importlib.util.spec_from_file_location("babi_solver", Path(__file__).parents[1] / "data" / "babi_solver.py")
 solver = importlib.util.module_from_spec(_spec)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from titans.errors import TitansError
-from titans.evaluation import contestants
+from titans.evaluation import model_zoo
 from titans.evaluation.comparison import compare, load_comparison, run
 from titans.evaluation.comparison.report import markdown, table
 from titans.evaluation.comparison.result import Mean, Run, student_t
-from titans.evaluation.probe_training import Diverged, train_on
-from titans.evaluation.probes import score
+from titans.evaluation.synthetic import score
+from titans.evaluation.synthetic_training import Diverged, train_on
 
 SMALLEST = Path(__file__).with_name("compare-smallest.yaml")
 
@@ -39,9 +39,9 @@ def trainings(monkeypatch):
     """Record what is trained."""
     made = []
 
-    def recorded(model, probe, sizes, budget, seed, progress):
+    def recorded(model, task, sizes, budget, seed, progress):
         made.append((model.config.variant, budget.learning_rate, seed))
-        return train_on(model, probe, sizes, budget, seed, progress)
+        return train_on(model, task, sizes, budget, seed, progress)
 
     monkeypatch.setattr(run, "train_on", recorded)
     return made
@@ -61,12 +61,12 @@ def test_every_rate_on_one_seed_then_the_best_on_all(finished):
 def test_a_run_is_what_the_library_measures(finished):
     result, folder = finished
     comparison = load_comparison(SMALLEST)
-    swa = comparison.contestants[1]
-    model = contestants.make_model(swa.fields, 16, 1)
+    swa = comparison.models[1]
+    model = model_zoo.make_model(swa.fields, 16, 1)
     budget = comparison.budget.__class__(steps=3, batch=2, learning_rate=1e-2)
-    train_on(model, comparison.probe, comparison.train, budget, 1)
-    validation = score(model, comparison.probe, comparison.validation[0], "validation", sequences=4)
-    test = score(model, comparison.probe, comparison.lengths[1], "test", sequences=4)
+    train_on(model, comparison.task, comparison.train, budget, 1)
+    validation = score(model, comparison.task, comparison.validation[0], "validation", sequences=4)
+    test = score(model, comparison.task, comparison.lengths[1], "test", sequences=4)
     found = result.models[1].sweep[1]
     assert found.validation_loss == pytest.approx(validation.loss, rel=1e-6)
     assert found.values["24/3"] == test.accuracy
@@ -98,16 +98,16 @@ def test_models_in_processes_of_their_own_find_the_same(finished, tmp_path):
 @pytest.mark.slow
 def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
     comparison = load_comparison(SMALLEST, ["models.swa.learning_rates=[1e-3, 1e-2]"])
-    contestant = dataclasses.replace(comparison.contestants[1], fields={"variant": "no such"})
+    spec = dataclasses.replace(comparison.models[1], fields={"variant": "no such"})
     with pytest.raises(TitansError, match="no such"):
-        compare(dataclasses.replace(comparison, contestants=(contestant,)), tmp_path, jobs=2)
+        compare(dataclasses.replace(comparison, models=(spec,)), tmp_path, jobs=2)
 
 
 @pytest.mark.parametrize(
     ("variant", "grows"), [("transformer", True), ("rmt", False), ("samba", False), ("mac", False)]
 )
 def test_state_that_grows_with_the_stream_has_no_size(variant, grows):
-    model = contestants.make_model({"variant": variant, "hidden_size": 16, "num_attention_heads": 2}, 16)
+    model = model_zoo.make_model({"variant": variant, "hidden_size": 16, "num_attention_heads": 2}, 16)
     assert run._state_bytes(model) == (None if grows else model.initial_state(1).nbytes)
 
 
@@ -177,10 +177,10 @@ def test_runs_of_another_recipe_are_refused(copied, trainings):
 
 
 def test_diverged_runs_are_kept_and_said(tmp_path, monkeypatch):
-    def diverging(model, probe, sizes, budget, seed, progress):
+    def diverging(model, task, sizes, budget, seed, progress):
         if model.config.variant == "swa" or (budget.learning_rate, seed) == (1e-3, 2):
             raise Diverged("the training diverged at step 7: the loss is nan")
-        training = train_on(model, probe, sizes, budget, seed, progress)
+        training = train_on(model, task, sizes, budget, seed, progress)
         return training
 
     monkeypatch.setattr(run, "train_on", diverging)
@@ -243,24 +243,24 @@ def test_a_diverged_file_is_read():
 class TestRecipe:
     def test_equal_parameters(self):
         comparison = load_comparison(SMALLEST)
-        counts = [contestant.parameters for contestant in comparison.contestants]
+        counts = [spec.parameters for spec in comparison.models]
         assert counts == pytest.approx([4000, 4000], rel=0.01)
         with torch.device("meta"):
-            models = [contestants.make_model(c.fields, 16) for c in comparison.contestants]
+            models = [model_zoo.make_model(c.fields, 16) for c in comparison.models]
         assert [model.num_parameters() - 16 * 16 for model in models] == counts
 
     def test_unequal_models_are_refused_unless_allowed(self):
         overrides = ["parameters=null", "models.swa.intermediate_size=200"]
         with pytest.raises(TitansError, match=r"swa has .* parameters and deltanet .*, more than 3% apart"):
             load_comparison(SMALLEST, overrides)
-        assert len(load_comparison(SMALLEST, [*overrides, "allow_unequal=true"]).contestants) == 2
+        assert len(load_comparison(SMALLEST, [*overrides, "allow_unequal=true"]).models) == 2
 
     def test_the_limit_is_three_percent(self):
         def load(width):
             widths = [f"models.deltanet.intermediate_size={width}", "models.swa.intermediate_size=100"]
             return load_comparison(SMALLEST, ["parameters=null", "models.deltanet.variant=swa", *widths])
 
-        smaller, larger = (c.parameters for c in load(98).contestants)
+        smaller, larger = (c.parameters for c in load(98).models)
         assert larger - smaller == 2 * 3 * 16
         load(100 + int(0.03 * larger / 48))
         with pytest.raises(TitansError, match="more than 3% apart"):
@@ -277,7 +277,7 @@ class TestRecipe:
 
     def test_rates_of_a_model(self):
         comparison = load_comparison(SMALLEST, ["models.swa.learning_rates=[1e-4, 2e-4]"])
-        assert [c.learning_rates for c in comparison.contestants] == [(1e-3, 1e-2), (1e-4, 2e-4)]
+        assert [c.learning_rates for c in comparison.models] == [(1e-3, 1e-2), (1e-4, 2e-4)]
         with pytest.raises(TitansError, match="as many learning rates as the others, not deltanet 2, swa 1"):
             load_comparison(SMALLEST, ["models.swa.learning_rates=[1e-4]"])
 

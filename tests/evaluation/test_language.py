@@ -9,9 +9,9 @@ import torch
 
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
+from titans.evaluation.intervals import wilson
 from titans.evaluation.language import TABLE, LanguageResult, Metric, TaskResult, evaluate_language
 from titans.evaluation.language.intervals import combined, interval
-from titans.evaluation.recall import wilson
 from titans.models.write_policy import WritePolicy
 
 WORDS = ("mass", "the sea", "a longer answer", "no", "thirty-two", "x")

@@ -13,11 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from titans.cli.language import _cells
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
+from titans.evaluation.intervals import wilson
 from titans.evaluation.language import evaluate_language, tasks
 from titans.evaluation.language.model import _lm_class as lm_class
 from titans.evaluation.language.model import make_lm, special_tokens
 from titans.evaluation.language.tasks import Tasks
-from titans.evaluation.recall import wilson
 from titans.models.write_policy import WritePolicy
 
 TASK = """

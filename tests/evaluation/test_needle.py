@@ -10,9 +10,9 @@ from titans.data import byte_tokenizer
 from titans.data.books import Words
 from titans.data.ruler import make_task
 from titans.errors import TitansError
+from titans.evaluation.intervals import wilson
 from titans.evaluation.needle import needle, score
 from titans.evaluation.reading import Reader
-from titans.evaluation.recall import wilson
 
 pytest.importorskip("wonderwords", reason="wonderwords is not installed")
 WORDS = Words(("Some", "words.", "No", "more."), (0, 2), gutenberg=True)

@@ -24,8 +24,8 @@ def compare(
 ) -> None:
     """Train several models under one budget, equally tuned, and write one table with means and intervals.
 
-    Sections of a recipe: [bold]task[/] (a probe with its options, or text), [bold]train[/] and [bold]lengths[/]
-    (sizes), [bold]budget[/] (steps, batch), [bold]learning_rates[/] (each is tried on the first seed), [bold]seeds[/],
+    Sections of a recipe: [bold]task[/] (its name and options, or text), [bold]train[/] and [bold]lengths[/] (sizes),
+    [bold]budget[/] (steps, batch), [bold]learning_rates[/] (each is tried on the first seed), [bold]seeds[/],
     [bold]model[/] (fields of all), [bold]models[/] (a name and fields each), [bold]parameters[/] (fit them to it).
 
     Every finished run is kept in DIR/runs: after Ctrl-C or a crash, the same command goes on where it stopped.

@@ -14,7 +14,7 @@ from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
 from titans.cli.language import lm
 from titans.cli.needle import needle
-from titans.cli.probe import recall, state
+from titans.cli.synthetic import recall, state
 
 if TYPE_CHECKING:
     from titans.evaluation.perplexity import PerplexityResult

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from titans.data.corpora import Document
-from titans.data.recall import RecallEpisodes
+from titans.data.synthetic.fact_recall import RecallEpisodes
 from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
@@ -71,7 +71,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a contestant was trained.
+    """How a model was trained.
 
     Args:
         curve: logged steps.
@@ -87,7 +87,7 @@ class Training:
 
 
 def configurations() -> dict[str, TitansConfig]:
-    """Return the contestants, of equal attention window and equal number of parameters (within 1 %)."""
+    """Return the models, of equal attention window and equal number of parameters (within 1 %)."""
     mac = _configuration("mac", 192)
     return {"Titans MAC": mac, "Titans LMM": _twin("lmm", mac), "attention only": _twin("swa", mac)}
 
@@ -158,13 +158,13 @@ def read_corpus(documents: Iterator[Document], limit: int = 20_000_000) -> tuple
 
 
 def train(model: TitansForCausalLM, text: Tensor, plan: Plan, progress: Callable[[float, Point], None]) -> Training:
-    """Train one contestant.
+    """Train one model.
 
     Each step sums the loss of a batch of text and that of a batch of recall episodes, drawn with the same seeds for
-    every contestant. Where time runs short, lengths and learning rates run through their schedule in fewer steps.
+    every model. Where time runs short, lengths and learning rates run through their schedule in fewer steps.
 
     Args:
-        model: the contestant; left in evaluation mode.
+        model: the model; left in evaluation mode.
         text: bytes to train on.
         plan: how long.
         progress: called with the share of the training done and the last point of the curve.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from titans.data.corpora import Document
-from titans.data.recall import RecallEpisodes
+from titans.data.synthetic.fact_recall import RecallEpisodes
 from titans.data.tokenizers import byte_tokenizer
 from titans.demo.experiment import WINDOW, Plan, Training, peak_memory
+from titans.evaluation.fact_recall import RecallResult, recall
 from titans.evaluation.perplexity import PerplexityResult, perplexity
-from titans.evaluation.recall import RecallResult, recall
 from titans.models.modeling import TitansForCausalLM
 
 DISTANCES = tuple(WINDOW * factor for factor in (1, 4, 16, 64))
@@ -22,7 +22,7 @@ PROMPT = "The "
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class ModelReport:
     """All that the report says of one model.
 
     Args:
@@ -53,7 +53,7 @@ def measure(
     held_out: Tensor,
     plan: Plan,
     progress: Callable[[str], None],
-) -> Contestant:
+) -> ModelReport:
     """Measure a trained model on text it has not seen and new facts.
 
     Args:
@@ -73,12 +73,12 @@ def measure(
     results = []
     for distance in DISTANCES:
         progress(f"recall over {distance:,} bytes")
-        prompts, answers = RecallEpisodes(held_out, seed=3).probe(plan.questions, distance)
+        prompts, answers = RecallEpisodes(held_out, seed=3).test(plan.questions, distance)
         results.append(recall(model, prompts, answers, distance))
     progress("writing text")
     sample = _sample(model)
     state_bytes = model.initial_state(1).nbytes
-    return Contestant(name, model.num_parameters(), state_bytes, peak_memory(), training, text, results, sample)
+    return ModelReport(name, model.num_parameters(), state_bytes, peak_memory(), training, text, results, sample)
 
 
 def _document(number: int, piece: Tensor) -> Document:

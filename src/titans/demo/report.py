@@ -13,12 +13,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from titans.data.recall import CHANCE
+from titans.data.synthetic.fact_recall import CHANCE
 from titans.demo.experiment import WINDOW
-from titans.demo.measure import Contestant
+from titans.demo.measure import ModelReport
 
 COLOURS = ("#0b6e99", "#3d8b61", "#c4641b")
-Results = list[Contestant]
+Results = list[ModelReport]
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1d2433; }
@@ -35,7 +35,7 @@ def write(folder: Path, results: Results, facts: dict[str, str], quick: bool = F
 
     Args:
         folder: made if it does not exist.
-        results: the contestants, the one without memory last.
+        results: the models, the one without memory last.
         facts: what to say about the run (name to value).
         quick: whether the run was too short to learn from. Default: no.
 
@@ -60,15 +60,15 @@ def verdict(results: Results, quick: bool = False) -> list[str]:
     """State in sentences what was measured, whichever way it came out."""
     *with_memory, attention = results
     sentences = ["The quick form trains for seconds, too short to learn recall: see the full demo."] if quick else []
-    for contestant in with_memory:
+    for measured in with_memory:
         answers = ", ".join(
             f"{r.accuracy:.0%} over {r.distance:,} bytes{'' if r.low > CHANCE else ' (chance)'}"
-            for r in contestant.recall
+            for r in measured.recall
         )
-        sentences.append(f"{contestant.name} recalls facts: {answers}.")
-        gain = attention.text.bits_per_byte - contestant.text.bits_per_byte
+        sentences.append(f"{measured.name} recalls facts: {answers}.")
+        gain = attention.text.bits_per_byte - measured.text.bits_per_byte
         sentences.append(
-            f"{contestant.name} predicts held-out text with {contestant.text.bits_per_byte:.3f} bits per byte, "
+            f"{measured.name} predicts held-out text with {measured.text.bits_per_byte:.3f} bits per byte, "
             f"{abs(gain):.3f} {'less' if gain > 0 else 'more'} than attention only."
         )
     answers = ", ".join(f"{r.accuracy:.0%} over {r.distance:,} bytes" for r in attention.recall)
@@ -142,10 +142,10 @@ def _finished(figure: Figure) -> Figure:
 def _loss(results: Results) -> Figure:
     figure = _figure()
     left, right = figure.subplots(1, 2)
-    for colour, contestant in zip(COLOURS, results, strict=True):
-        curve = contestant.training.curve
+    for colour, measured in zip(COLOURS, results, strict=True):
+        curve = measured.training.curve
         read = [point.bytes / 1e6 for point in curve]
-        line: dict[str, Any] = {"color": colour, "label": contestant.name, "marker": "o" if len(curve) < 3 else None}
+        line: dict[str, Any] = {"color": colour, "label": measured.name, "marker": "o" if len(curve) < 3 else None}
         left.plot(read, [point.text_bits for point in curve], **line)
         right.plot(read, [point.recall_loss for point in curve], **line)
     left.set(xlabel="million bytes read", ylabel="bits per byte", title="text (training)")
@@ -156,10 +156,10 @@ def _loss(results: Results) -> Figure:
 def _positions(results: Results) -> Figure:
     figure = _figure()
     axes = figure.subplots()
-    for colour, contestant in zip(COLOURS, results, strict=True):
-        buckets = contestant.text.positions
+    for colour, measured in zip(COLOURS, results, strict=True):
+        buckets = measured.text.positions
         bits = [bucket.loss / math.log(2) for bucket in buckets]
-        axes.plot([bucket.first for bucket in buckets], bits, marker="o", color=colour, label=contestant.name)
+        axes.plot([bucket.first for bucket in buckets], bits, marker="o", color=colour, label=measured.name)
     axes.axvline(WINDOW, color="#777777", linestyle=":")
     axes.text(WINDOW, axes.get_ylim()[1], " window", va="top", color="#555555")
     axes.set_xscale("log", base=2)
@@ -170,12 +170,12 @@ def _positions(results: Results) -> Figure:
 def _recall(results: Results) -> Figure:
     figure = _figure()
     axes = figure.subplots()
-    for colour, contestant in zip(COLOURS, results, strict=True):
-        recalls = contestant.recall
+    for colour, measured in zip(COLOURS, results, strict=True):
+        recalls = measured.recall
         accuracy = [r.accuracy for r in recalls]
         error = [[r.accuracy - r.low for r in recalls], [r.high - r.accuracy for r in recalls]]
         distances = [r.distance for r in recalls]
-        axes.errorbar(distances, accuracy, yerr=error, marker="o", capsize=4, color=colour, label=contestant.name)
+        axes.errorbar(distances, accuracy, yerr=error, marker="o", capsize=4, color=colour, label=measured.name)
     axes.axhline(CHANCE, color="#777777", linestyle=":", label="chance")
     axes.set_xscale("log", base=2)
     axes.set_xticks([r.distance for r in results[0].recall])

@@ -1,4 +1,4 @@
-"""The demonstration from corpus to report: two contestants at a time, each on a core of its own."""
+"""The demonstration from corpus to report: two models at a time, each on a core of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from titans.data.corpora import Document
 from titans.data.tokenizers import byte_tokenizer
 from titans.demo import report
 from titans.demo.experiment import FULL, QUICK, Plan, configurations, read_corpus, train
-from titans.demo.measure import Contestant, measure
+from titans.demo.measure import ModelReport, measure
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 
@@ -32,7 +32,7 @@ PROCESSES = 2
 def run(
     corpus: Iterator[Document], described: str, folder: Path, quick: bool, progress: Progress
 ) -> tuple[Path, list[str]]:
-    """Train the contestants, measure them, and write the report and the models.
+    """Train the models, measure them, and write the report and the models.
 
     Args:
         corpus: text to train on.
@@ -49,7 +49,7 @@ def run(
     """
     start, plan = time.monotonic(), QUICK if quick else FULL
     text, held_out = read_corpus(corpus)
-    contestants = configurations()
+    models = configurations()
     context = multiprocessing.get_context("spawn")
     manager = SyncManager(ctx=context)
     manager.start(_end_with_parent)
@@ -58,10 +58,10 @@ def run(
         messages = manager.Queue()
         jobs = [
             pool.submit(_compete, name, config, text, held_out, plan, folder, messages)
-            for name, config in contestants.items()
+            for name, config in models.items()
         ]
         try:
-            _show(jobs, messages, {name: progress.add_task(name, total=1.0) for name in contestants}, progress)
+            _show(jobs, messages, {name: progress.add_task(name, total=1.0) for name in models}, progress)
         except KeyboardInterrupt:
             for process in multiprocessing.active_children():
                 process.terminate()
@@ -81,8 +81,8 @@ def run(
 
 def _compete(
     name: str, config: TitansConfig, text: Tensor, held_out: Tensor, plan: Plan, folder: Path, messages: Queue[Any]
-) -> Contestant:
-    """Train, measure and save one contestant; says how far it is as (name, share done or None, what it does)."""
+) -> ModelReport:
+    """Train, measure and save one model; says how far it is as (name, share done or None, what it does)."""
     torch.set_num_threads(1)  # the operations are too small to share
     torch.manual_seed(0)
     model = TitansForCausalLM(config)
@@ -94,12 +94,12 @@ def _compete(
             (name, done, f"text {point.text_bits:.2f} bits/byte, recall {point.recall_loss:.2f} nats")
         ),
     )
-    contestant = measure(name, model, training, held_out, plan, lambda doing: messages.put((name, None, doing)))
+    measured = measure(name, model, training, held_out, plan, lambda doing: messages.put((name, None, doing)))
     target = folder / name.lower().replace(" ", "-")
     model.save_pretrained(target)
     byte_tokenizer().save_pretrained(target)
     messages.put((name, None, "done"))
-    return contestant
+    return measured
 
 
 def _end_with_parent() -> None:
@@ -114,8 +114,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
-def _show(jobs: list[Future[Contestant]], messages: Queue[Any], tasks: dict[str, Any], progress: Progress) -> None:
-    """Show what the contestants report until all are done or one has failed."""
+def _show(jobs: list[Future[ModelReport]], messages: Queue[Any], tasks: dict[str, Any], progress: Progress) -> None:
+    """Show what the models report until all are done or one has failed."""
     while not any(job.done() and job.exception() for job in jobs):
         while not messages.empty():
             name, done, doing = messages.get()

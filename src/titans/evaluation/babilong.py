@@ -25,8 +25,8 @@ from titans.data.corpora import local_files
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.babilong_metric import is_right
+from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
-from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
     from titans.evaluation.reading import Reader

@@ -14,8 +14,8 @@ from titans.data.books import Words
 from titans.data.ruler import RulerTask, canonical, make_task, needs_books
 from titans.errors import TitansError
 from titans.evaluation.answer_log import AnswerLog
+from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
-from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
     from titans.evaluation.reading import Reader

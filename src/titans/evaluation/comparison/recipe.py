@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from titans.data.corpora import documents
-from titans.data.probe import Probe, Size, parse_sizes
-from titans.data.probes import make_probe
-from titans.data.text_pieces import LIMIT, TextPieces
+from titans.data.synthetic.registry import make_task
+from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
+from titans.data.synthetic.text_pieces import LIMIT, TextPieces
 from titans.errors import TitansError
-from titans.evaluation import contestants
-from titans.evaluation.probe_training import Budget
+from titans.evaluation import model_zoo
+from titans.evaluation.synthetic_training import Budget
 from titans.recipes import check_keys, check_values, read_recipe
 
 TOLERANCE = 0.03  # of the parameters
@@ -37,12 +37,12 @@ _TYPES: dict[str, Any] = {  # of the sections, as YAML gives them
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class ModelSpec:
     """One model of a comparison.
 
     Args:
         name: what to call it.
-        fields: see `titans.evaluation.contestants.make_model`.
+        fields: see `titans.evaluation.model_zoo.make_model`.
         parameters: how many it has, embeddings not counted.
         learning_rates: to try.
     """
@@ -58,26 +58,26 @@ class Comparison:
     """A checked recipe.
 
     Args:
-        task: the task as the recipe has it, `name` and options.
-        probe: the task itself.
+        task_fields: the task as the recipe has it, `name` and options.
+        task: the task itself.
         train: sizes to train at.
         lengths: sizes to test at.
         validation: sizes to choose the learning rate at.
         budget: of every training, but for the learning rate.
         seeds: of initialisations and training data; the first is the one of the sweep.
         sequences: test sequences at each size.
-        contestants: the models.
+        models: the models.
     """
 
-    task: Mapping[str, Any]
-    probe: Probe
+    task_fields: Mapping[str, Any]
+    task: SyntheticTask
     train: tuple[Size, ...]
     lengths: tuple[Size, ...]
     validation: tuple[Size, ...]
     budget: Budget
     seeds: tuple[int, ...]
     sequences: int
-    contestants: tuple[Contestant, ...]
+    models: tuple[ModelSpec, ...]
 
 
 def load_comparison(path: Path, overrides: Sequence[str] = ()) -> Comparison:
@@ -105,7 +105,7 @@ def parse_comparison(content: Mapping[str, Any]) -> Comparison:
     for section in ("task", "train", "budget", "models"):
         if section not in content:
             raise TitansError(f'the recipe has no "{section}" section')
-    task, probe = _task(content["task"])
+    task_fields, task = _task(content["task"])
     train = _sizes(content["train"])
     lengths = tuple(dict.fromkeys(_sizes(content.get("lengths", content["train"]))))
     validation = (
@@ -114,16 +114,16 @@ def parse_comparison(content: Mapping[str, Any]) -> Comparison:
         else (max(train, key=lambda size: (size.length, size.pairs or 0)),)
     )
     for size in dict.fromkeys((*train, *lengths, *validation)):
-        probe.check(size)
+        task.check(size)
     sequences = content.get("sequences", 256)
     if sequences < 1:
         raise TitansError(f"sequences is {sequences}, expected at least 1")
-    found = _contestants(content, probe.vocab_size)
+    found = _models(content, task.vocab_size)
     if not content.get("allow_unequal", False):
         _check_equal(found)
     return Comparison(
+        task_fields,
         task,
-        probe,
         train,
         lengths,
         validation,
@@ -134,13 +134,13 @@ def parse_comparison(content: Mapping[str, Any]) -> Comparison:
     )
 
 
-def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], Probe]:
+def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], SyntheticTask]:
     task = {"name": section} if isinstance(section, str) else dict(section)
     name, options = task.get("name"), {key: value for key, value in task.items() if key != "name"}
     if not isinstance(name, str):
         raise TitansError('the task has no "name": expected one as mqar, parity or text')
     if name != "text":
-        return task, make_probe(name, options)
+        return task, make_task(name, options)
     check_keys(options, ("data", "text_field", "max_bytes"), "task.")
     check_values(options, {"data": str | list, "text_field": str, "max_bytes": int}, "task.")
     data = options.get("data")
@@ -171,7 +171,7 @@ def _seeds(seeds: list[Any]) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _contestants(content: Mapping[str, Any], vocab_size: int) -> tuple[Contestant, ...]:
+def _models(content: Mapping[str, Any], vocab_size: int) -> tuple[ModelSpec, ...]:
     found = []
     for name, section in content["models"].items():
         if not re.fullmatch(r"\w[\w.+-]*", str(name)):
@@ -180,24 +180,24 @@ def _contestants(content: Mapping[str, Any], vocab_size: int) -> tuple[Contestan
             raise TitansError(f"models.{name} is {section!r}, expected fields, as variant: lmm")
         given = dict(section or {})
         rates = given.pop("learning_rates", content.get("learning_rates", [Budget.learning_rate]))
-        found.append(_contestant(str(name), given, content, vocab_size, _rates(rates)))
+        found.append(_model(str(name), given, content, vocab_size, _rates(rates)))
     if not found:
         raise TitansError("models is empty: name at least one")
-    if len({len(contestant.learning_rates) for contestant in found}) > 1:
+    if len({len(spec.learning_rates) for spec in found}) > 1:
         numbers = ", ".join(f"{c.name} {len(c.learning_rates)}" for c in found)
         raise TitansError(f"every model must have as many learning rates as the others, not {numbers}")
     return tuple(found)
 
 
-def _contestant(
+def _model(
     name: str, given: dict[str, Any], content: Mapping[str, Any], vocab_size: int, rates: tuple[float, ...]
-) -> Contestant:
+) -> ModelSpec:
     ours = "preset" not in given and "model_type" not in given
     fields = {**content.get("model", {}), **given} if ours else given
     try:
         if ours and "parameters" in content:
-            fields = contestants.matched(fields, vocab_size, content["parameters"])
-        return Contestant(name, fields, contestants.count(fields, vocab_size), rates)
+            fields = model_zoo.matched(fields, vocab_size, content["parameters"])
+        return ModelSpec(name, fields, model_zoo.count(fields, vocab_size), rates)
     except TitansError as error:
         raise TitansError(f"model {name}: {error}") from error
 
@@ -210,7 +210,7 @@ def _rates(rates: Any) -> tuple[float, ...]:
     return tuple(float(rate) for rate in listed)
 
 
-def _check_equal(found: Sequence[Contestant]) -> None:
+def _check_equal(found: Sequence[ModelSpec]) -> None:
     least, most = (choose(found, key=lambda c: c.parameters) for choose in (min, max))
     if most.parameters > least.parameters * (1 + TOLERANCE):
         raise TitansError(

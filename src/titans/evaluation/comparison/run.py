@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from titans import disk
-from titans.data.probe import Size
-from titans.data.text_pieces import TextPieces
+from titans.data.synthetic.task import Size
+from titans.data.synthetic.text_pieces import TextPieces
 from titans.errors import TitansError
-from titans.evaluation import contestants
-from titans.evaluation.comparison.recipe import Comparison, Contestant
+from titans.evaluation import model_zoo
+from titans.evaluation.comparison.recipe import Comparison, ModelSpec
 from titans.evaluation.comparison.report import write_report
 from titans.evaluation.comparison.result import ComparisonResult, ModelResult, Run
-from titans.evaluation.probe_training import Diverged, train_on
-from titans.evaluation.probes import score, score_as_json
 from titans.evaluation.progress import Finished, Progress, unheard, unseen
+from titans.evaluation.synthetic import score, score_as_json
+from titans.evaluation.synthetic_training import Diverged, train_on
 from titans.state import GrowingState
 
 RUNS = "runs"
@@ -64,17 +64,17 @@ def compare(
         raise TitansError(f"jobs is {jobs}, expected at least 1")
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
     work = _Work(comparison, folder / RUNS, device, progress, finished)
-    for contestant in comparison.contestants:
-        for rate in contestant.learning_rates:
-            work.finished(contestant, rate, comparison.seeds[0])  # runs of another recipe are known at once
+    for spec in comparison.models:
+        for rate in spec.learning_rates:
+            work.finished(spec, rate, comparison.seeds[0])  # runs of another recipe are known at once
     if jobs > 1:
         _run_in_processes(work, jobs)
         work.tell = unheard  # all has been told
-    results = [work.model(contestant) for contestant in comparison.contestants]
+    results = [work.model(spec) for spec in comparison.models]
     result = ComparisonResult(
-        comparison.task,
-        comparison.probe.kind,
-        comparison.probe.chance,
+        comparison.task_fields,
+        comparison.task.kind,
+        comparison.task.chance,
         dataclasses.asdict(comparison.budget) | {"learning_rate": None},
         tuple(dict.fromkeys(str(size) for size in comparison.train)),
         tuple(str(size) for size in comparison.lengths),
@@ -92,39 +92,39 @@ class _Work:
     ) -> None:
         self.comparison, self.folder, self.device, self.progress = comparison, folder, device, progress
         self.tell = finished
-        each = len(comparison.contestants[0].learning_rates) + len(comparison.seeds) - 1
-        self.total, self.done = each * len(comparison.contestants), 0
+        each = len(comparison.models[0].learning_rates) + len(comparison.seeds) - 1
+        self.total, self.done = each * len(comparison.models), 0
 
-    def model(self, contestant: Contestant) -> ModelResult:
+    def model(self, spec: ModelSpec) -> ModelResult:
         """Return all runs of a model: the sweep on the first seed, then the best rate on the others."""
         seeds = self.comparison.seeds
-        sweep = [self.run(contestant, rate, seeds[0]) for rate in contestant.learning_rates]
+        sweep = [self.run(spec, rate, seeds[0]) for rate in spec.learning_rates]
         best = min(sweep, key=lambda run: run.validation_loss)
-        others = [self.run(contestant, best.learning_rate, seed) for seed in seeds[1:]]
-        return ModelResult(contestant.name, contestant.parameters, tuple(sweep), (best, *others))
+        others = [self.run(spec, best.learning_rate, seed) for seed in seeds[1:]]
+        return ModelResult(spec.name, spec.parameters, tuple(sweep), (best, *others))
 
-    def run(self, contestant: Contestant, rate: float, seed: int) -> Run:
+    def run(self, spec: ModelSpec, rate: float, seed: int) -> Run:
         """Return a finished run, after running it where it is missing."""
-        run = self.finished(contestant, rate, seed)
+        run = self.finished(spec, rate, seed)
         if run is None:
-            content = self._settings(contestant, rate, seed) | self._measure(contestant, rate, seed)
-            path = self._path(contestant, rate, seed)
+            content = self._settings(spec, rate, seed) | self._measure(spec, rate, seed)
+            path = self._path(spec, rate, seed)
             disk.replace_json(path, content)
             run = Run.of(content)
         self.done += 1
         loss = f"loss {run.validation_loss:.3f}" if math.isfinite(run.validation_loss) else "diverged"
-        what = f"{contestant.name}, learning rate {rate:g}, seed {seed}: {loss}"
+        what = f"{spec.name}, learning rate {rate:g}, seed {seed}: {loss}"
         self.progress(self.done / self.total, what)
         self.tell(what)
         return run
 
-    def finished(self, contestant: Contestant, rate: float, seed: int) -> Run | None:
+    def finished(self, spec: ModelSpec, rate: float, seed: int) -> Run | None:
         """Return a run that lies in the folder, or None.
 
         Raises:
             TitansError: it is one of another recipe, or damaged.
         """
-        path = self._path(contestant, rate, seed)
+        path = self._path(spec, rate, seed)
         if not path.exists():
             return None
         try:
@@ -132,7 +132,7 @@ class _Work:
             run = Run.of(content)
         except (ValueError, KeyError, TypeError) as error:
             raise TitansError(f"{path} is damaged: delete it, and it will be run again") from error
-        settings = json.loads(json.dumps(self._settings(contestant, rate, seed)))
+        settings = json.loads(json.dumps(self._settings(spec, rate, seed)))
         differs = [key for key, value in settings["settings"].items() if content["settings"].get(key) != value]
         if differs:
             raise TitansError(
@@ -140,10 +140,10 @@ class _Work:
             )
         return run
 
-    def _path(self, contestant: Contestant, rate: float, seed: int) -> Path:
-        return self.folder / f"{contestant.name}--lr{rate:g}--seed{seed}.json"
+    def _path(self, spec: ModelSpec, rate: float, seed: int) -> Path:
+        return self.folder / f"{spec.name}--lr{rate:g}--seed{seed}.json"
 
-    def _settings(self, contestant: Contestant, rate: float, seed: int) -> dict[str, Any]:
+    def _settings(self, spec: ModelSpec, rate: float, seed: int) -> dict[str, Any]:
         """All that decides what comes out."""
         comparison = self.comparison
         sizes: Mapping[str, Sequence[Size]] = {
@@ -152,31 +152,31 @@ class _Work:
             "lengths": comparison.lengths,
         }
         settings = {
-            "model": dict(contestant.fields),
-            "task": dict(comparison.task),
+            "model": dict(spec.fields),
+            "task": dict(comparison.task_fields),
             **{name: [str(size) for size in each] for name, each in sizes.items()},
             "budget": dataclasses.asdict(comparison.budget) | {"learning_rate": rate},
             "sequences": comparison.sequences,
             "seed": seed,
         }
-        if isinstance(comparison.probe, TextPieces):
-            settings["text"] = hashlib.sha256(comparison.probe.text.numpy().tobytes()).hexdigest()
+        if isinstance(comparison.task, TextPieces):
+            settings["text"] = hashlib.sha256(comparison.task.text.numpy().tobytes()).hexdigest()
         return {"settings": settings}
 
-    def _measure(self, contestant: Contestant, rate: float, seed: int) -> dict[str, Any]:
-        comparison, what = self.comparison, f"{contestant.name}, learning rate {rate:g}, seed {seed}"
-        model = contestants.make_model(contestant.fields, comparison.probe.vocab_size, seed).to(self.device)
+    def _measure(self, spec: ModelSpec, rate: float, seed: int) -> dict[str, Any]:
+        comparison, what = self.comparison, f"{spec.name}, learning rate {rate:g}, seed {seed}"
+        model = model_zoo.make_model(spec.fields, comparison.task.vocab_size, seed).to(self.device)
         budget = dataclasses.replace(comparison.budget, learning_rate=rate)
 
         def report(share: float, loss: float) -> None:
             self.progress((self.done + 0.9 * share) / self.total, f"{what}: loss {loss:.3f}")
 
         try:
-            training = train_on(model, comparison.probe, comparison.train, budget, seed, report)
+            training = train_on(model, comparison.task, comparison.train, budget, seed, report)
             self.progress((self.done + 0.9) / self.total, f"{what}: testing")
             scores = {
                 part: [
-                    score_as_json(score(model, comparison.probe.part(part), size, part, sequences=comparison.sequences))
+                    score_as_json(score(model, comparison.task.part(part), size, part, sequences=comparison.sequences))
                     for size in sizes
                 ]
                 for part, sizes in (("validation", comparison.validation), ("test", comparison.lengths))
@@ -193,7 +193,7 @@ def _run_in_processes(work: _Work, jobs: int) -> None:
     with context.Manager() as manager, ProcessPoolExecutor(jobs, context, torch.set_num_threads, (threads,)) as pool:
         messages = manager.Queue()
         arguments = (work.comparison, work.folder, work.device, messages)
-        waiting = {pool.submit(_run_model, contestant, *arguments) for contestant in work.comparison.contestants}
+        waiting = {pool.submit(_run_model, spec, *arguments) for spec in work.comparison.models}
         done = 0
         try:
             while waiting:
@@ -210,14 +210,14 @@ def _run_in_processes(work: _Work, jobs: int) -> None:
             raise
 
 
-def _run_model(contestant: Contestant, comparison: Comparison, folder: Path, device: str, messages: Any) -> None:
+def _run_model(spec: ModelSpec, comparison: Comparison, folder: Path, device: str, messages: Any) -> None:
     parent = multiprocessing.parent_process()
 
     def watch(share: float, what: str) -> None:
         if parent is not None and not parent.is_alive():  # killed: nobody waits for what is done here
             os._exit(1)
 
-    _Work(comparison, folder, device, watch, messages.put).model(contestant)
+    _Work(comparison, folder, device, watch, messages.put).model(spec)
 
 
 @torch.inference_mode()

@@ -7,8 +7,8 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+from titans.evaluation.intervals import wilson
 from titans.evaluation.language.result import Metric
-from titans.evaluation.recall import wilson
 
 Z = 1.96  # standard errors of a 95 % interval
 

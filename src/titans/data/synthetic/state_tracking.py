@@ -16,15 +16,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from titans.data.groups import cyclic_table, permutation_table, permutations, running_products
-from titans.data.probe import Probe, Size
+from titans.data.synthetic.groups import cyclic_table, permutation_table, permutations, running_products
+from titans.data.synthetic.task import Size, SyntheticTask
 from titans.errors import TitansError
 
 MODULUS = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class StateTracking(Probe):
+class StateTracking(SyntheticTask):
     """The word problem of one group.
 
     Args:
@@ -89,7 +89,7 @@ class StateTracking(Probe):
         return 1 / len(self.table)
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make sequences, see `Probe.batch`."""
+        """Make sequences, see `SyntheticTask.batch`."""
         ids = torch.randint(len(self.inputs), (rows, size.length), generator=generator)
         return ids, running_products(self.inputs[ids], self.table)
 

@@ -47,7 +47,7 @@ class RecallEpisodes:
         ids, labels = (torch.tensor(x) for x in zip(*episodes, strict=True))
         return ids, labels
 
-    def probe(self, rows: int, distance: int) -> tuple[Tensor, Tensor]:
+    def test(self, rows: int, distance: int) -> tuple[Tensor, Tensor]:
         """Make test episodes: new facts, `distance` bytes of text, one question about one of the facts.
 
         Args:

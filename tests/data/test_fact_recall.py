@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from titans.data.packing import IGNORED
-from titans.data.recall import RecallEpisodes
+from titans.data.synthetic.fact_recall import RecallEpisodes
 
 TEXT = torch.tensor(list(b"plain filler text, lower case only, again and again. " * 40))
 
@@ -34,8 +34,8 @@ def test_training_episodes_state_each_fact_first_and_label_only_later_statements
 
 
 @pytest.mark.parametrize("distance", [0, 1, 300])
-def test_probe_asks_for_one_of_its_facts_at_the_stated_distance(distance):
-    prompts, answers = RecallEpisodes(TEXT, seed=1, facts=5).probe(16, distance)
+def test_the_test_asks_for_one_of_its_facts_at_the_stated_distance(distance):
+    prompts, answers = RecallEpisodes(TEXT, seed=1, facts=5).test(16, distance)
     for prompt, answer in zip(prompts, answers, strict=True):
         text = decode(prompt)
         facts = dict(re.findall("#([A-Z])([a-z])", text))
@@ -51,7 +51,7 @@ def test_the_seed_decides_everything():
 
 
 def test_every_episode_draws_its_own_facts():
-    prompts, answers = RecallEpisodes(TEXT, seed=2).probe(200, 0)
+    prompts, answers = RecallEpisodes(TEXT, seed=2).test(200, 0)
     facts = [frozenset(re.findall("#([A-Z])([a-z])", decode(prompt))) for prompt in prompts]
     assert len(set(facts)) == len(facts)
     assert len(set(answers.tolist())) == 26  # any value can be the answer

@@ -1,4 +1,4 @@
-"""Training a causal language model on a probe, within a budget."""
+"""Training a causal language model on a synthetic task, within a budget."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from titans.data.packing import IGNORED
-from titans.data.probe import Probe, Size
 from titans.data.reasons import first_line
+from titans.data.synthetic.task import Size, SyntheticTask
 from titans.errors import TitansError
 from titans.models.write_gates import WriteGates
 
@@ -113,7 +113,7 @@ class Diverged(TitansError):
 
 
 def generator_for(seed: int, part: str, size: Size | None = None) -> torch.Generator:
-    """Make the generator of one part of a probe; parts, seeds and sizes have nothing in common.
+    """Make the generator of one part of a synthetic task; parts, seeds and sizes have nothing in common.
 
     Args:
         seed: any whole number of at least 0.
@@ -129,17 +129,22 @@ def generator_for(seed: int, part: str, size: Size | None = None) -> torch.Gener
 
 
 def train_on(
-    model: Any, probe: Probe, sizes: Sequence[Size], budget: Budget, seed: int = 0, progress: Progress | None = None
+    model: Any,
+    task: SyntheticTask,
+    sizes: Sequence[Size],
+    budget: Budget,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Training:
-    """Train a causal language model on a probe.
+    """Train a causal language model on a synthetic task.
 
-    What is read depends on the probe, the sizes, the budget and the seed alone: every model reads the same tokens in
-    the same order.
+    What is read depends on the task, the sizes, the budget and the seed alone: every model reads the same tokens
+    in the same order.
 
     Args:
         model: a model of this package or any Hugging Face causal language model, on any device; trained in place and
             left in evaluation mode.
-        probe: the task.
+        task: the task.
         sizes: to train at.
         budget: for how long and how.
         seed: of the data. Default 0.
@@ -149,11 +154,11 @@ def train_on(
         How it went.
 
     Raises:
-        TitansError: the probe cannot be set at one of the sizes, or the model's vocabulary is too small.
+        TitansError: the synthetic task cannot be set at one of the sizes, or the model's vocabulary is too small.
         Diverged: the loss or a gradient became NaN or infinite.
     """
-    check(model, probe, sizes)
-    probe = probe.part("train")
+    check(model, task, sizes)
+    task = task.part("train")
     generator = generator_for(seed, "train")
     optimizer = torch.optim.AdamW(
         parameter_groups(model, budget.weight_decay), lr=budget.learning_rate, betas=(0.9, 0.95)
@@ -166,7 +171,7 @@ def train_on(
         for step in range(budget.steps):
             drawn = int(torch.randint(len(sizes), (), generator=generator))
             size = sizes[step * len(sizes) // budget.steps if budget.curriculum else drawn]
-            ids, labels = probe.batch(budget.batch, size, generator)
+            ids, labels = task.batch(budget.batch, size, generator)
             for group in optimizer.param_groups:
                 group["lr"] = budget.rate(step)
             recent.append(_step(model, ids, labels, optimizer, budget, step, gates))
@@ -180,22 +185,22 @@ def train_on(
     return Training(budget.steps, tokens, time.monotonic() - start, tuple(curve))
 
 
-def check(model: Any, probe: Probe, sizes: Sequence[Size]) -> None:
+def check(model: Any, task: SyntheticTask, sizes: Sequence[Size]) -> None:
     """Refuse what cannot be trained or tested, before any work is done.
 
     Args:
         model: the model.
-        probe: the task.
+        task: the task.
         sizes: all sizes at which it will be set.
 
     Raises:
-        TitansError: the probe cannot be set at one of the sizes, or the model's vocabulary is too small.
+        TitansError: the synthetic task cannot be set at one of the sizes, or the model's vocabulary is too small.
     """
     for size in dict.fromkeys(sizes):
-        probe.check(size)
-    if model.config.vocab_size < probe.vocab_size:
+        task.check(size)
+    if model.config.vocab_size < task.vocab_size:
         raise TitansError(
-            f"the model has {model.config.vocab_size:,} tokens and {probe.name} {probe.vocab_size:,}: give the model "
+            f"the model has {model.config.vocab_size:,} tokens and {task.name} {task.vocab_size:,}: give the model "
             "as large a vocabulary"
         )
 

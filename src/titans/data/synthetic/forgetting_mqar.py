@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from titans.data.mqar import MQAR
-from titans.data.probe import Size, draw_distinct
+from titans.data.synthetic.mqar import MQAR
+from titans.data.synthetic.task import Size, draw_distinct
 from titans.errors import TitansError
 
 
@@ -57,7 +57,7 @@ class ForgettingMQAR(MQAR):
             raise TitansError(f"{size}: there are only {self.values:,} values, expected fewer pairs")
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make sequences, see `Probe.batch`."""
+        """Make sequences, see `SyntheticTask.batch`."""
         assert size.pairs is not None  # checked
         keys = 1 + draw_distinct(rows, size.pairs, self.keys, generator)
         values = self.values + draw_distinct(rows, self.stated(size.pairs), self.values, generator)

@@ -1,4 +1,4 @@
-"""All probes by name."""
+"""All synthetic tasks by name."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from titans.data.forgetting_mqar import ForgettingMQAR
-from titans.data.mqar import MQAR, PairProbe
-from titans.data.needle import Needle
-from titans.data.probe import Probe
-from titans.data.state_tracking import STATE_TASKS, StateTracking
+from titans.data.synthetic.forgetting_mqar import ForgettingMQAR
+from titans.data.synthetic.mqar import MQAR, PairTask
+from titans.data.synthetic.needle import Needle
+from titans.data.synthetic.state_tracking import STATE_TASKS, StateTracking
+from titans.data.synthetic.task import SyntheticTask
 from titans.errors import TitansError
 
-RECALL_TASKS: dict[str, type[PairProbe]] = {kind.name: kind for kind in (MQAR, ForgettingMQAR, Needle)}
+RECALL_TASKS: dict[str, type[PairTask]] = {kind.name: kind for kind in (MQAR, ForgettingMQAR, Needle)}
 TASKS = (*RECALL_TASKS, *STATE_TASKS)
 
 
-def make_probe(task: str, options: Mapping[str, Any] | None = None) -> Probe:
-    """Make a probe.
+def make_task(task: str, options: Mapping[str, Any] | None = None) -> SyntheticTask:
+    """Make a synthetic task.
 
     Args:
         task: one of `TASKS`.
         options: fields of its class, as `vocabulary` or `modulus`. Default: none.
 
     Returns:
-        The probe.
+        The synthetic task.
 
     Raises:
         TitansError: the task is unknown, or has no such option, or the option does not work.

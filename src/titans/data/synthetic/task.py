@@ -1,4 +1,4 @@
-"""What all probes are: small tasks, made without end from a seed, that ask one ability of a model."""
+"""What all synthetic tasks are: small tasks, made without end from a seed, that ask one ability of a model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parse_sizes(words: Sequence[str | int]) -> tuple[Size, ...]:
     return tuple(sizes)
 
 
-class Probe(ABC):
+class SyntheticTask(ABC):
     """A task for causal language models, at any size.
 
     Attributes:

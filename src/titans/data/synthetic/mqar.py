@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from titans.data.packing import IGNORED
-from titans.data.probe import Probe, Size, draw_distinct
+from titans.data.synthetic.task import Size, SyntheticTask, draw_distinct
 from titans.errors import TitansError
 
 POWER = 0.01  # a
@@ -25,8 +25,8 @@ FILLERS = ("random", "zero")
 
 
 @dataclasses.dataclass(frozen=True)
-class PairProbe(Probe):
-    """A probe that states pairs of a key and a value: token 0, then keys, then as many values and 0 together.
+class PairTask(SyntheticTask):
+    """A synthetic task that states pairs of a key and a value: token 0, then keys, then as many values and 0 together.
 
     Args:
         vocabulary: tokens in all, even; keys are 1 … half − 1, values half … vocabulary − 1. Default 8,192.
@@ -93,7 +93,7 @@ class PairProbe(Probe):
 
 
 @dataclasses.dataclass(frozen=True)
-class MQAR(PairProbe):
+class MQAR(PairTask):
     """Pairs, then each key once: what was its value?
 
     Args:
@@ -121,7 +121,7 @@ class MQAR(PairProbe):
         return tuple(found)
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make sequences, see `Probe.batch`."""
+        """Make sequences, see `SyntheticTask.batch`."""
         assert size.pairs is not None  # checked
         keys, values = self.draw_pairs(rows, size.pairs, generator)
         return self.assemble(keys, values, torch.stack([keys, values], -1).flatten(1), size.length, generator)

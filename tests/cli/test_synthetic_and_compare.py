@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from titans.data.probe import Size
-from titans.data.probes import make_probe
-from titans.evaluation import contestants
-from titans.evaluation.probe_training import Budget
-from titans.evaluation.probes import run_probe
+from titans.data.synthetic.registry import make_task
+from titans.data.synthetic.task import Size
+from titans.evaluation import model_zoo
+from titans.evaluation.synthetic import train_and_score
+from titans.evaluation.synthetic_training import Budget
 
 SMALLEST = Path(__file__).parents[1] / "evaluation" / "compare-smallest.yaml"
 MODEL = ("--hidden-size", 16, "--layers", 1, "--set", "memory_chunk_size=4")
@@ -39,11 +39,11 @@ def test_recall(titans, logged, tmp_path):
     result = titans("evaluate", "recall", *MODEL, *SHORT, *options)
     printed = result.stdout
     assert logged(result) == ["seed 1", "seed 1, 16/2", "seed 1, 32/4", "seed 2", "seed 2, 16/2", "seed 2, 32/4"]
-    saved = json.loads((tmp_path / "o" / "probe.json").read_text())
+    saved = json.loads((tmp_path / "o" / "synthetic.json").read_text())
     fields = {"variant": "lmm", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
-    expected = run_probe(
-        lambda seed: contestants.make_model({**fields, "memory_chunk_size": 4}, 16, seed),
-        make_probe("mqar", {"vocabulary": 16}),
+    expected = train_and_score(
+        lambda seed: model_zoo.make_model({**fields, "memory_chunk_size": 4}, 16, seed),
+        make_task("mqar", {"vocabulary": 16}),
         [Size(16, 2)],
         [Size(16, 2), Size(32, 4)],
         Budget(2, 2),
@@ -65,7 +65,7 @@ def test_recall(titans, logged, tmp_path):
         "each size, the likeliest token counts; deviations: sequences drawn anew at every step; sizes and steps as "
         "given; blocks with feed-forward layers; not 8,192 tokens"
     )
-    assert (tmp_path / "o" / "probe.png").exists()
+    assert (tmp_path / "o" / "synthetic.png").exists()
 
 
 def test_state(titans):
@@ -87,11 +87,11 @@ def test_state(titans):
         ("needle", "a needle in filler random, 8,192 tokens", None),
     ],
 )
-def test_protocols_of_the_other_probes(task, definition, deviation):
-    probe = make_probe(task)
-    assert probe.definition.startswith(definition)
-    assert (deviation is None) == (not probe.deviations)
-    assert deviation is None or deviation in probe.deviations[-1]
+def test_protocols_of_the_other_tasks(task, definition, deviation):
+    made = make_task(task)
+    assert made.definition.startswith(definition)
+    assert (deviation is None) == (not made.deviations)
+    assert deviation is None or deviation in made.deviations[-1]
 
 
 def test_compare(titans, logged, tmp_path):

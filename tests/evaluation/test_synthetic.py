@@ -1,4 +1,4 @@
-"""Training and scoring on probes, against counts made by hand and single passes over whole sequences."""
+"""Training and scoring on synthetic tasks, against counts made by hand and single passes over whole sequences."""
 
 import json
 import math
@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from titans.data.packing import IGNORED
-from titans.data.probe import Probe, Size, parse_sizes
-from titans.data.probes import make_probe
+from titans.data.synthetic.registry import make_task
+from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.errors import TitansError
-from titans.evaluation import contestants
-from titans.evaluation.probe_training import Budget, Diverged, generator_for, parameter_groups, train_on
-from titans.evaluation.probes import run_probe, score
-from titans.evaluation.recall import wilson
+from titans.evaluation import model_zoo
+from titans.evaluation.intervals import wilson
+from titans.evaluation.synthetic import score, train_and_score
+from titans.evaluation.synthetic_training import Budget, Diverged, generator_for, parameter_groups, train_on
 from titans.models.write_gates import WriteGates
 from titans.models.write_policy import WritePolicy
 
@@ -28,14 +28,14 @@ MODELS = {
     "gated-deltanet": {"variant": "gated-deltanet", **SIZES},
     "llama": {**LLAMA, **HEADS},
 }
-MQAR = make_probe("mqar", {"vocabulary": 16})
+MQAR = make_task("mqar", {"vocabulary": 16})
 
 
 def fresh(name, vocab_size=16, seed=0, **fields):
-    return contestants.make_model({**MODELS[name], **fields}, vocab_size, seed)
+    return model_zoo.make_model({**MODELS[name], **fields}, vocab_size, seed)
 
 
-class Fixed(Probe):
+class Fixed(SyntheticTask):
     """Asks for the token itself at every position but the first."""
 
     name, kind, vocab_size, chance = "fixed", "state", 4, 0.25
@@ -115,10 +115,10 @@ def test_a_model_that_is_not_finite_is_refused():
 def test_training_learns_and_reports(name):
     sizes, seen = parse_sizes(["4-8"]), []
     model = fresh(name, 2)
-    before = score(model, make_probe("parity"), Size(6))
+    before = score(model, make_task("parity"), Size(6))
     budget = Budget(steps=60, batch=16, learning_rate=1e-2)
-    training = train_on(model, make_probe("parity"), sizes, budget, progress=lambda *point: seen.append(point))
-    after = score(model, make_probe("parity"), Size(6))
+    training = train_on(model, make_task("parity"), sizes, budget, progress=lambda *point: seen.append(point))
+    after = score(model, make_task("parity"), Size(6))
     assert after.loss < 0.9 * before.loss
     assert not model.training
     assert (training.steps, len(seen), seen[-1][0]) == (60, 60, 1.0)
@@ -249,7 +249,7 @@ def test_a_vocabulary_that_is_too_small():
 
 
 def test_result_saves_numbers_and_plot(tmp_path):
-    result = run_probe(
+    result = train_and_score(
         lambda seed: fresh("lmm", seed=seed),
         MQAR,
         [Size(16, 2)],
@@ -260,24 +260,24 @@ def test_result_saves_numbers_and_plot(tmp_path):
         sequences=4,
     )
     result.save(tmp_path / "new")
-    saved = json.loads((tmp_path / "new" / "probe.json").read_text())
+    saved = json.loads((tmp_path / "new" / "synthetic.json").read_text())
     assert [run["seed"] for run in saved["runs"]] == [1, 2]
     first = result.runs[0].scores[1]
     assert saved["runs"][0]["scores"][1]["accuracy"] == first.accuracy == first.correct / 16
     assert saved["runs"][0]["training"]["tokens"] == 3 * 2 * 16
     assert saved["parameters"] == fresh("lmm").num_parameters()
     assert result.mean("48/4") == (first.accuracy + result.runs[1].scores[1].accuracy) / 2
-    assert (tmp_path / "new" / "probe.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["probe.json", "probe.png"]
+    assert (tmp_path / "new" / "synthetic.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["synthetic.json", "synthetic.png"]
     assert result.runs[0].training.curve != result.runs[1].training.curve
 
 
 def test_seeds_must_differ():
     with pytest.raises(TitansError, match="expected different numbers"):
-        run_probe(lambda seed: None, MQAR, [Size(16, 2)], [Size(16, 2)], Budget(1, 1), seeds=(1, 1))
+        train_and_score(lambda seed: None, MQAR, [Size(16, 2)], [Size(16, 2)], Budget(1, 1), seeds=(1, 1))
 
 
-class TestContestants:
+class TestModelZoo:
     def test_the_seed_decides_the_model_and_nothing_else(self, same):
         torch.manual_seed(5)
         expected = torch.rand(3)
@@ -290,17 +290,17 @@ class TestContestants:
     @pytest.mark.parametrize("tied", [True, False])
     @pytest.mark.parametrize("name", MODELS)
     def test_embeddings_are_not_counted(self, name, tied):
-        counts = {contestants.count({**MODELS[name], "tie_word_embeddings": tied}, size) for size in (16, 1000)}
+        counts = {model_zoo.count({**MODELS[name], "tie_word_embeddings": tied}, size) for size in (16, 1000)}
         model = fresh(name, tie_word_embeddings=tied)
         assert counts == {model.num_parameters() - 16 * 16 * (1 if tied else 2)}
 
     @pytest.mark.parametrize("name", ["lmm", "mac", "gated-deltanet"])
     def test_matched_in_size(self, name):
-        fields = contestants.matched(MODELS[name], 16, 9000)
-        assert contestants.count(fields, 16) == pytest.approx(9000, rel=0.003)
-        assert contestants.matched({**MODELS[name], "intermediate_size": 5}, 16, 9000)["intermediate_size"] == 5
+        fields = model_zoo.matched(MODELS[name], 16, 9000)
+        assert model_zoo.count(fields, 16) == pytest.approx(9000, rel=0.003)
+        assert model_zoo.matched({**MODELS[name], "intermediate_size": 5}, 16, 9000)["intermediate_size"] == 5
         with pytest.raises(TitansError, match="parameters remain without feed-forward layers, but 100 are asked for"):
-            contestants.matched(MODELS[name], 16, 100)
+            model_zoo.matched(MODELS[name], 16, 100)
 
     @pytest.mark.parametrize(
         ("fields", "sentence"),
@@ -315,4 +315,4 @@ class TestContestants:
     )
     def test_fields_that_do_not_work(self, fields, sentence):
         with pytest.raises(TitansError, match=sentence):
-            contestants.make_model(fields, 16)
+            model_zoo.make_model(fields, 16)

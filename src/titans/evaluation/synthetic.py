@@ -1,4 +1,4 @@
-"""Probes: train a model on a small task, and test it at lengths it has not seen."""
+"""Synthetic tasks: train a model on a small task, and test it at lengths it has not seen."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from titans import disk
 from titans.data.packing import IGNORED
-from titans.data.probe import Probe, Size
 from titans.data.reasons import refused_as
+from titans.data.synthetic.task import Size, SyntheticTask
 from titans.errors import TitansError
-from titans.evaluation.probe_training import (
+from titans.evaluation.intervals import wilson
+from titans.evaluation.progress import Finished, unheard
+from titans.evaluation.synthetic_training import (
     Budget,
     Progress,
     Training,
@@ -27,15 +29,13 @@ from titans.evaluation.probe_training import (
     generator_for,
     train_on,
 )
-from titans.evaluation.progress import Finished, unheard
-from titans.evaluation.recall import wilson
 
 if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
 
 PIECE_LENGTH = 1024
 TEST_TOKENS = 16_384  # of one forward pass, over all rows
-FILE, PLOT = "probe.json", "probe.png"
+FILE, PLOT = "synthetic.json", "synthetic.png"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +94,11 @@ class SeedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbeResult:
-    """What `run_probe` measured.
+class SyntheticResult:
+    """What `train_and_score` measured.
 
     Args:
-        task: the probe's name.
+        task: the synthetic task's name.
         kind: "recall", "state" or "text".
         model: what the model is called.
         parameters: how many it has.
@@ -125,7 +125,7 @@ class ProbeResult:
         return math.fsum(found) / len(found)
 
     def save(self, folder: Path) -> None:
-        """Write `probe.json` and the plot `probe.png`, each whole or not at all.
+        """Write `synthetic.json` and the plot `synthetic.png`, each whole or not at all.
 
         Args:
             folder: made if it does not exist.
@@ -146,9 +146,9 @@ def score_as_json(score: Score) -> dict[str, Any]:
     return dataclasses.asdict(score) | {"accuracy": score.accuracy, "final_accuracy": score.final_accuracy}
 
 
-def run_probe(
+def train_and_score(
     make_model: Callable[[int], Any],
-    probe: Probe,
+    task: SyntheticTask,
     train_sizes: Sequence[Size],
     test_sizes: Sequence[Size],
     budget: Budget,
@@ -158,12 +158,12 @@ def run_probe(
     sequences: int = 256,
     progress: Callable[[int], Progress] | None = None,
     finished: Finished = unheard,
-) -> ProbeResult:
-    """Train a new model on a probe for each seed, and test it at several sizes.
+) -> SyntheticResult:
+    """Train a new model on a synthetic task for each seed, and test it at several sizes.
 
     Args:
         make_model: makes the untrained model of a seed.
-        probe: the task.
+        task: the task.
         train_sizes: to train at.
         test_sizes: to test at; all models and seeds are asked the same.
         budget: for how long and how to train.
@@ -184,23 +184,23 @@ def run_probe(
     runs, parameters = [], 0
     for seed in seeds:
         model = make_model(seed)
-        check(model, probe, [*train_sizes, *test_sizes])
+        check(model, task, [*train_sizes, *test_sizes])
         parameters = model.num_parameters()
-        training = train_on(model, probe, train_sizes, budget, seed, None if progress is None else progress(seed))
+        training = train_on(model, task, train_sizes, budget, seed, None if progress is None else progress(seed))
         finished(f"seed {seed}: trained, {training.curve[-1][1]:.3f} nats per answer")
         scores = []
         for size in test_sizes:
-            scores.append(score(model, probe.part("test"), size, sequences=sequences))
+            scores.append(score(model, task.part("test"), size, sequences=sequences))
             finished(f"seed {seed}, {size}: {scores[-1].accuracy:.1%} right")
         runs.append(SeedRun(seed, training, tuple(scores)))
     sizes = tuple(dict.fromkeys(str(size) for size in train_sizes))
-    said = protocol(probe, budget, sizes, sequences)
-    return ProbeResult(probe.name, probe.kind, name, parameters, probe.chance, budget, sizes, tuple(runs), said)
+    said = protocol(task, budget, sizes, sequences)
+    return SyntheticResult(task.name, task.kind, name, parameters, task.chance, budget, sizes, tuple(runs), said)
 
 
 def score(
     model: Any,
-    probe: Probe,
+    task: SyntheticTask,
     size: Size,
     part: str = "test",
     *,
@@ -209,13 +209,13 @@ def score(
     seed: int = 0,
     policy: WritePolicy | None = None,
 ) -> Score:
-    """Ask a model the questions of a probe at one size.
+    """Ask a model the questions of a synthetic task at one size.
 
     A model of this package reads long sequences in pieces, with its state carried; any other reads each as a whole.
 
     Args:
         model: a causal language model; used in evaluation mode.
-        probe: the part of the task to ask.
+        task: the part of the task to ask.
         size: how large the sequences are.
         part: "validation" or "test": sequences of one are none of the other.
         sequences: how many. Default 256.
@@ -229,7 +229,7 @@ def score(
     Raises:
         TitansError: the model fails, as with weights that hold NaN.
     """
-    everything = probe.batch(sequences, size, generator_for(seed, part, size))
+    everything = task.batch(sequences, size, generator_for(seed, part, size))
     rows = max(1, TEST_TOKENS // _cut(model, size.length, piece_length))
     asked = correct = final = 0
     loss = 0.0
@@ -244,9 +244,9 @@ def score(
     model.train(was_training)
     if not math.isfinite(loss):
         raise TitansError(f"the loss at {size} is {loss}: the model's training diverged")
-    trials = asked if probe.kind == "recall" else sequences
+    trials = asked if task.kind == "recall" else sequences
     low, high = wilson(correct / asked * trials, trials)
-    scaled = (correct / asked - probe.chance) / (1 - probe.chance)
+    scaled = (correct / asked - task.chance) / (1 - task.chance)
     return Score(str(size), size.length, sequences, asked, correct, final, loss / asked, low, high, scaled)
 
 
@@ -261,7 +261,7 @@ def _answers(
         asked = answers != IGNORED
         carries = state is not None or cut < ids.shape[1]
         carried = {"cache": state, "use_cache": True} if carries else {"use_cache": False}
-        with torch.inference_mode(), refused_as("the model cannot read the probe"):
+        with torch.inference_mode(), refused_as("the model cannot read the synthetic task"):
             logits, output = answers_at(model, piece, asked, **carried)
             nats += float(F.cross_entropy(logits, answers[asked], reduction="sum"))
         state = getattr(output, "cache", None)
@@ -275,7 +275,7 @@ def _cut(model: Any, length: int, piece_length: int) -> int:
     return min(length, piece_length) if isinstance(model, TitansForCausalLM) else length
 
 
-def _plot(result: ProbeResult) -> bytes:
+def _plot(result: SyntheticResult) -> bytes:
     """Draw accuracy by length, one line per seed with its intervals, and the training losses."""
     from matplotlib.figure import Figure
 
@@ -300,11 +300,11 @@ def _plot(result: ProbeResult) -> bytes:
     return buffer.getvalue()
 
 
-def protocol(probe: Probe, budget: Budget, sizes: Sequence[str], sequences: int) -> str:
-    """Say how a model is trained and tested on a probe, and what deviates from what is published.
+def protocol(task: SyntheticTask, budget: Budget, sizes: Sequence[str], sequences: int) -> str:
+    """Say how a model is trained and tested on a synthetic task, and what deviates from what is published.
 
     Args:
-        probe: the task.
+        task: the task.
         budget: of the training.
         sizes: trained at.
         sequences: tested with, at each size.
@@ -314,12 +314,12 @@ def protocol(probe: Probe, budget: Budget, sizes: Sequence[str], sequences: int)
     """
     order = "one size after the other" if budget.curriculum else "sizes mixed"
     said = [
-        probe.definition,
+        task.definition,
         f"trained on {budget.steps:,} steps of {budget.batch} sequences at {_range(sizes)}, {order}, none read twice",
         f"AdamW, {budget.schedule} schedule from {budget.learning_rate:g}",
         f"tested on {sequences} sequences of each size, the likeliest token counts",
     ]
-    return f"protocol: {', '.join(said)}; deviations: {'; '.join(probe.deviations) or 'none'}"
+    return f"protocol: {', '.join(said)}; deviations: {'; '.join(task.deviations) or 'none'}"
 
 
 def _range(sizes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Real text as a probe: pieces of bytes, each asking for the byte after every one of it."""
+"""Real text as a synthetic task: pieces of bytes, each asking for the byte after every one of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from titans.data.corpora import Document
-from titans.data.probe import Probe, Size
+from titans.data.synthetic.task import Size, SyntheticTask
 from titans.errors import TitansError
 
 HELD_OUT = 0.05  # share of the text that validation and test have each
@@ -18,7 +18,7 @@ LIMIT = 20_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TextPieces(Probe):
+class TextPieces(SyntheticTask):
     """Pieces cut at random from a text.
 
     Args:
@@ -76,7 +76,7 @@ class TextPieces(Probe):
             )
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Cut pieces, see `Probe.batch`; the label of a byte is the byte after it."""
+        """Cut pieces, see `SyntheticTask.batch`; the label of a byte is the byte after it."""
         starts = torch.randint(len(self.text) - size.length, (rows, 1), generator=generator)
         pieces = self.text[starts + torch.arange(size.length + 1)].long()
         return pieces[:, :-1], pieces[:, 1:]

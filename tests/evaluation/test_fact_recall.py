@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from titans.evaluation.recall import RecallResult, recall, wilson
+from titans.evaluation.fact_recall import RecallResult, recall
+from titans.evaluation.intervals import wilson
 
 
 class Echo:

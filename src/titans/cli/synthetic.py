@@ -1,4 +1,4 @@
-"""`titans evaluate recall` and `titans evaluate state`: train a new model on a probe and test it."""
+"""`titans evaluate recall` and `titans evaluate state`: train a new model on a synthetic task and test it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from titans.cli.compare import best_device, print_table
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
-    from titans.evaluation.probes import ProbeResult
+    from titans.evaluation.synthetic import SyntheticResult
 
 Variant = Annotated[str | None, typer.Option(help="The variant of the model: lmm, mac, … Default lmm.")]
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="A preset in place of a variant and sizes.")]
@@ -33,7 +33,7 @@ Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
 Curriculum = Annotated[bool, typer.Option("--curriculum", help="Train at one size after the other, not at all mixed.")]
 Seeds = Annotated[str, typer.Option(help="Train once with each, separated by commas.")]
 Sequences = Annotated[int, typer.Option(min=1, help="Test sequences at each size.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write probe.json and probe.png here.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write synthetic.json and synthetic.png here.")]
 
 
 def recall(
@@ -148,18 +148,18 @@ def _run(
     sequences: int,
     out: Path | None,
 ) -> None:
-    from titans.data.probe import parse_sizes
-    from titans.data.probes import RECALL_TASKS, make_probe
-    from titans.evaluation import contestants
-    from titans.evaluation.probe_training import Budget
-    from titans.evaluation.probes import run_probe
+    from titans.data.synthetic.registry import RECALL_TASKS, make_task
+    from titans.data.synthetic.task import parse_sizes
+    from titans.evaluation import model_zoo
+    from titans.evaluation.synthetic import train_and_score
+    from titans.evaluation.synthetic_training import Budget
 
     if kind == "recall" and task not in RECALL_TASKS:
         raise TitansError(f'there is no recall task "{task}": expected one of {", ".join(RECALL_TASKS)}')
     make_folder(out)
-    probe = make_probe(task, options)
-    if probe.kind != kind:
-        raise TitansError(f"{task} is a {probe.kind} task: use titans evaluate {probe.kind}")
+    chosen = make_task(task, options)
+    if chosen.kind != kind:
+        raise TitansError(f"{task} is a {chosen.kind} task: use titans evaluate {chosen.kind}")
     train, test = (parse_sizes(words.split(",")) for words in sizes)
     numbers = _seeds(seeds)
     with progress_bar() as progress:
@@ -170,9 +170,9 @@ def _run(
                 bars[seed], completed=share, description=f"seed {seed}: {loss:.3f} nats per answer"
             )
 
-        result = run_probe(
-            lambda seed: contestants.make_model(model, probe.vocab_size, seed).to(best_device()),
-            probe,
+        result = train_and_score(
+            lambda seed: model_zoo.make_model(model, chosen.vocab_size, seed).to(best_device()),
+            chosen,
             train,
             test,
             Budget(**budget),
@@ -185,7 +185,7 @@ def _run(
     _print(result)
     if out is not None:
         result.save(out)
-        typer.echo(f"written: {out / 'probe.json'}, {out / 'probe.png'}")
+        typer.echo(f"written: {out / 'synthetic.json'}, {out / 'synthetic.png'}")
 
 
 def _seeds(words: str) -> tuple[int, ...]:
@@ -200,7 +200,7 @@ def _seeds(words: str) -> tuple[int, ...]:
     return seeds
 
 
-def _print(result: ProbeResult) -> None:
+def _print(result: SyntheticResult) -> None:
     last = [] if result.kind == "recall" else ["at the last position"]
     rows = [["size", "seed", "right answers", "95 % interval", *last, "0 = chance", "nats per answer"]]
     for size in dict.fromkeys(score.size for run in result.runs for score in run.scores):

@@ -8,16 +8,16 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from titans.data.mqar import PairProbe
 from titans.data.packing import IGNORED
-from titans.data.probe import Size, draw_distinct
+from titans.data.synthetic.mqar import PairTask
+from titans.data.synthetic.task import Size, draw_distinct
 from titans.errors import TitansError
 
 LEAST_DISTRACTORS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Needle(PairProbe):
+class Needle(PairTask):
     """Facts (a key and its value) scattered over filler, and at the end one key: its value is the answer.
 
     Filler has tokens of its own, so that it states nothing. The fact asked for is any of them; the others distract. A
@@ -72,7 +72,7 @@ class Needle(PairProbe):
         return torch.randint(half, self.vocabulary, (rows, length), generator=generator)
 
     def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Make sequences, see `Probe.batch`."""
+        """Make sequences, see `SyntheticTask.batch`."""
         assert size.pairs is not None  # checked
         pairs, asked = size.pairs, size.pairs if self.questions is None else min(self.questions, size.pairs)
         keys, values = self.draw_pairs(rows, pairs, generator)
