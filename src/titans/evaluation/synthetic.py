@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from titans import disk
+from titans import plots
 from titans.data.packing import IGNORED
 from titans.data.reasons import refused_as
 from titans.data.synthetic.task import Size, SyntheticTask
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, unheard
+from titans.evaluation.results import save_result
 from titans.evaluation.synthetic_training import (
     Budget,
     Progress,
@@ -31,11 +31,13 @@ from titans.evaluation.synthetic_training import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from titans.models.write_policy import WritePolicy
 
 PIECE_LENGTH = 1024
 TEST_TOKENS = 16_384  # of one forward pass, over all rows
-FILE, PLOT = "synthetic.json", "synthetic.png"
+NAME = "synthetic"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +132,7 @@ class SyntheticResult:
         Args:
             folder: made if it does not exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        disk.replace_json(folder / FILE, self._as_json())
-        disk.replace(folder / PLOT, _plot(self))
+        save_result(folder, NAME, self._as_json(), _plot(self))
 
     def _as_json(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
@@ -275,29 +275,23 @@ def _cut(model: Any, length: int, piece_length: int) -> int:
     return min(length, piece_length) if isinstance(model, TitansForCausalLM) else length
 
 
-def _plot(result: SyntheticResult) -> bytes:
+def _plot(result: SyntheticResult) -> Figure:
     """Draw accuracy by length, one line per seed with its intervals, and the training losses."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for run in result.runs:
-        sizes = [score.size for score in run.scores]
-        accuracy = [score.accuracy for score in run.scores]
-        error = [[s.accuracy - s.low for s in run.scores], [s.high - s.accuracy for s in run.scores]]
-        left.errorbar(sizes, accuracy, yerr=error, marker="o", capsize=3, label=f"seed {run.seed}")
-        right.plot(*zip(*run.training.curve, strict=True), label=f"seed {run.seed}")
-    left.axhline(result.chance, color="#777777", linestyle=":", label="chance")
+    drawn, (left, right) = plots.figure(2, size=(9, 3.8))
+    for number, run in enumerate(result.runs):
+        sizes, accuracy = [score.size for score in run.scores], [score.accuracy for score in run.scores]
+        interval = [score.low for score in run.scores], [score.high for score in run.scores]
+        plots.line(left, sizes, accuracy, number, interval=interval, label=f"seed {run.seed}")
+        steps, losses = zip(*run.training.curve, strict=True)
+        plots.line(right, steps, losses, number, fmt="-", label=f"seed {run.seed}")
+    left.axhline(result.chance, color=plots.MUTED, linestyle=":", label="chance")
     left.set(
         ylim=(-0.02, 1.02), xlabel="tokens (/ pairs)", ylabel="right answers", title=f"{result.model}, {result.task}"
     )
     right.set(xlabel="steps", ylabel="nats per answer", title=f"training at {_range(result.train_sizes)}")
     for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+        plots.legend(axes)
+    return drawn
 
 
 def protocol(task: SyntheticTask, budget: Budget, sizes: Sequence[str], sequences: int) -> str:

@@ -1,0 +1,27 @@
+"""How evaluations keep what they found: numbers as JSON, and a picture of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from titans import disk, plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def save_result(folder: Path, name: str, content: Mapping[str, Any], drawn: Figure, picture: str | None = None) -> None:
+    """Write `NAME.json` and `NAME.png`, each whole or not at all.
+
+    Args:
+        folder: made if it does not exist.
+        name: of the files.
+        content: of the JSON file.
+        drawn: the picture.
+        picture: the picture's name where it differs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    disk.replace_json(folder / f"{name}.json", dict(content))
+    plots.save(drawn, folder / f"{picture or name}.png")
