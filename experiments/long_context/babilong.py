@@ -30,7 +30,7 @@ from titans.data.corpora import Document, documents
 from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import load_tokenizer
 from titans.evaluation.babilong import Questions, run_babilong
-from titans.evaluation.reading import Reader
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.evaluation.synthetic_training import Budget
 
 TASKS = ("qa1", "qa2", "qa3", "qa4")
@@ -100,7 +100,7 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
     folder = arguments.work / f"{name}-{seed}"
     episodes = BabilongEpisodes(tokenizer, draws, books)
     model = trained(name, tokenizer, lambda: Facts(episodes, len(tokenizer)), SIZES, BUDGET, seed, folder)
-    reader, found = Reader(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
+    reader, found = StreamingLM(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
     reader.name = name  # else a path, once it has been loaded: answers are kept under the name
     for task in TASKS:
         found[task] = {}

@@ -25,8 +25,8 @@ from titans.data.packing import IGNORED
 from titans.data.ruler import make_task
 from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import byte_tokenizer
-from titans.evaluation.needle import needle
-from titans.evaluation.reading import Reader
+from titans.evaluation.ruler import run_ruler
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.evaluation.synthetic_training import Budget
 
 DENSE = 384  # bytes up to which a training text repeats its needle
@@ -106,11 +106,11 @@ def test(name: str, seed: int, books: Path, samples: int, lengths: list[int], wo
     model = trained(
         name, tokenizer, lambda: NeedleTexts(read_words(training_books(books))), SIZES, BUDGET, seed, folder
     )
-    reader, words, found = Reader(model, tokenizer), read_words([books / TEST_BOOK]), dict[str, dict[int, int]]()
+    reader, words, found = StreamingLM(model, tokenizer), read_words([books / TEST_BOOK]), dict[str, dict[int, int]]()
     for task in TASKS:
         found[task] = {}
         for length in lengths:
-            result = needle(reader, [task], [length], words, samples=samples, folder=folder / "answers")
+            result = run_ruler(reader, [task], [length], words, samples=samples, folder=folder / "answers")
             found[task][length] = right = round(sum(answer.score for answer in result.answers))
             print(f"{name}, seed {seed}, {task} at {length:,}: {right} of {samples}", flush=True)
             if right < LEAST * samples:

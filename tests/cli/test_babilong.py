@@ -7,7 +7,7 @@ import torch
 
 from titans.data import byte_tokenizer
 from titans.evaluation.babilong import Questions, run_babilong
-from titans.evaluation.reading import load_reader
+from titans.evaluation.streaming_lm import load_streaming_lm
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_numbers_are_those_of_the_library(titans, logged, request, tmp_path, boo
     result = titans("evaluate", "babilong", folder, *options, "--seed", 3, "--device", "cpu", "--out", out)
     saved = json.loads((out / "babilong.json").read_text())
     questions = Questions(tasks, lengths, None, str(books), shots, shots is None, samples=2, seed=3)
-    expected = run_babilong(load_reader(str(folder), "cpu"), questions)
+    expected = run_babilong(load_streaming_lm(str(folder), "cpu"), questions)
     for score, written in zip(expected.scores, saved["scores"], strict=True):
         assert {**written, "accuracy": None} == {**vars(score), "accuracy": None}
         assert f"{score.prompt_tokens:,.0f}" in result.stdout

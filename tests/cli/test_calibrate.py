@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from titans import TitansError, WritePolicy
-from titans.evaluation.reading import load_reader
+from titans.evaluation.streaming_lm import load_streaming_lm
 from titans.training.pretrained import load_write_policy
 
 TEXT = "the memory takes in what surprises it, and nothing else. " * 12
@@ -47,7 +47,7 @@ def test_what_calibration_found_best_is_the_default(titans, folder, tmp_path, be
     WritePolicy("gated", (1e9, -1e9), (0.0, 0.0), (1e9, 1e9)).save(folder, best)
     text = tmp_path / "text.txt"
     assert f"memory         written {share}" in titans("evaluate", "perplexity", folder, text).stdout
-    assert load_reader(str(folder)).write == best
+    assert load_streaming_lm(str(folder)).write == best
     assert load_write_policy(str(folder), None).write == best
     assert load_write_policy(str(folder), "never").write == "never"
     page = tmp_path / "page.html"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from titans.evaluation import comparison, needle, synthetic
-from titans.evaluation.reading import Reader
+from titans.evaluation import comparison, ruler, synthetic
+from titans.evaluation.streaming_lm import StreamingLM
 
 
 @pytest.fixture
@@ -34,17 +34,17 @@ def commands(folder, model):
     )
     tiny = ("--device", "cpu")
     return {
-        "needle": ("evaluate", "needle", model, "--tasks", "pk", "--lengths", "650", "--limit", 2, *tiny),
+        "ruler": ("evaluate", "ruler", model, "--tasks", "pk", "--lengths", "650", "--limit", 2, *tiny),
         "babilong": ("evaluate", "babilong", model, "--tasks", "qa4", "--samples", 2, "--bare", *tiny),
         "compare": ("compare", recipe),
     }
 
 
-@pytest.mark.parametrize("name", ["needle", "babilong", "compare"])
+@pytest.mark.parametrize("name", ["ruler", "babilong", "compare"])
 def test_the_same_command_goes_on(titans, interrupted, monkeypatch, model_folder, tmp_path, name):
     command = commands(tmp_path, model_folder)[name]
-    monkeypatch.setattr(Reader, "answer", lambda self, *_, **__: "an answer")
-    where = (Reader, "answer") if name != "compare" else (comparison.run, "train_on")
+    monkeypatch.setattr(StreamingLM, "answer", lambda self, *_, **__: "an answer")
+    where = (StreamingLM, "answer") if name != "compare" else (comparison.run, "train_on")
     calls = interrupted(*where)
     out = tmp_path / "out"
     result = titans(*command, "--out", out, status=130)
@@ -53,13 +53,13 @@ def test_the_same_command_goes_on(titans, interrupted, monkeypatch, model_folder
     assert len(calls) == 3  # the first of two, the second, interrupted, and the second again
 
 
-@pytest.mark.parametrize("name", ["needle", "recall"])
+@pytest.mark.parametrize("name", ["ruler", "recall"])
 def test_where_nothing_is_kept_nothing_is_promised(titans, interrupted, monkeypatch, model_folder, tmp_path, name):
     options = ("--hidden-size", 16, "--layers", 1, "--vocabulary", 16, "--train", "16/2", "--lengths", "16/2")
     command = {"recall": ("evaluate", "recall", *options, "--steps", 1, "--seeds", "1,2")} | commands(
         tmp_path, model_folder
     )
-    monkeypatch.setattr(Reader, "answer", lambda self, *_, **__: "an answer")
-    interrupted(*((needle, "score") if name == "needle" else (synthetic, "train_on")))
+    monkeypatch.setattr(StreamingLM, "answer", lambda self, *_, **__: "an answer")
+    interrupted(*((ruler, "score") if name == "ruler" else (synthetic, "train_on")))
     result = titans(*command[name], status=130)
     assert result.stderr.endswith("\ninterrupted\n")

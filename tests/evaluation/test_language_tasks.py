@@ -247,7 +247,7 @@ def few_words(monkeypatch):
 def test_ruler_makes_texts_of_the_length_asked_for_in_the_model_s_tokens(evaluate, monkeypatch, capfd):
     tokens = []
     monkeypatch.setattr(
-        "titans.evaluation.reading.Reader.go_on", lambda self, ids, *_: tokens.append(len(ids)) or iter(())
+        "titans.evaluation.streaming_lm.StreamingLM.go_on", lambda self, ids, *_: tokens.append(len(ids)) or iter(())
     )
     said = []
     result = evaluate("niah_single_1", data=None, lengths=[900], limit=3, finished=said.append)
@@ -285,7 +285,7 @@ def test_ruler_s_texts_are_those_of_the_harness_with_the_seed(tokenizer_folder):
 
 @pytest.mark.usefixtures("few_words")
 def test_variable_tracking_in_bytes_is_refused_where_the_harness_would_not_end(evaluate):
-    with pytest.raises(TitansError, match=r"ruler_vt .+ must have 500 at most: titans evaluate needle --tasks vt"):
+    with pytest.raises(TitansError, match=r"ruler_vt .+ must have 500 at most: titans evaluate ruler --tasks vt"):
         evaluate("ruler_vt", data=None)
 
 

@@ -7,7 +7,7 @@ from tests.serving.conftest import make_model
 from tests.serving.test_engine import Asked
 from titans import TitansForCausalLM
 from titans.data import byte_tokenizer
-from titans.evaluation.reading import Reader
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.generation.continuation import continue_text
 from titans.generation.ending import end_tokens
 from titans.serving.engine import Engine
@@ -45,7 +45,7 @@ def test_ends_at_any_of_several_tokens(model, place, tmp_path):
     text = BYTES.decode(expected[:-1])
 
     assert "".join(continue_text(loaded, BYTES, ["hello"], max_new_tokens=12, temperature=0)) == text
-    assert Reader(loaded, BYTES).answer("hello", 12) == text
+    assert StreamingLM(loaded, BYTES).answer("hello", 12) == text
     engine = Engine(loaded, BYTES)
     asked = Asked(loaded, [256, *b"hello"], max_new_tokens=12)
     engine.submit(asked.request)

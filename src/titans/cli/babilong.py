@@ -64,9 +64,9 @@ def babilong(
     if background is not None:
         _check_background(background)
     silence_loading()
-    from titans.evaluation.reading import load_reader
+    from titans.evaluation.streaming_lm import load_streaming_lm
 
-    reader = load_reader(model, device, write)
+    reader = load_streaming_lm(model, device, write)
     typer.echo(questions.protocol)
     with resumable(out), progress_bar() as progress:
         bar = progress.add_task("questions", total=1.0)

@@ -13,8 +13,9 @@ from titans.cli._progress import progress_counter
 from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
 from titans.cli.language import lm
-from titans.cli.needle import needle
+from titans.cli.ruler import ruler
 from titans.cli.synthetic import recall, state
+from titans.errors import TitansError
 
 if TYPE_CHECKING:
     from titans.evaluation.perplexity import PerplexityResult
@@ -62,7 +63,7 @@ def perplexity(
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
     from titans.evaluation import perplexity as measure
-    from titans.evaluation.reading import load_any_model
+    from titans.evaluation.streaming_lm import load_any_model
 
     silence_loading()
     language_model, tokenizer, policy = load_any_model(model, write=write)
@@ -108,4 +109,10 @@ app.command()(recall)
 app.command()(state)
 app.command()(babilong)
 app.command()(lm)
-app.command()(needle)
+app.command()(ruler)
+
+
+@app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def needle() -> None:
+    """Say what the command is called now."""
+    raise TitansError("titans evaluate needle is now titans evaluate ruler; its results are ruler.json and ruler.png")

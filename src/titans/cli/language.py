@@ -73,10 +73,10 @@ def lm(
     sizes = None if lengths is None else whole_numbers(lengths, "lengths")
     make_folder(out)
     from titans.evaluation.language import TABLE, evaluate_language
-    from titans.evaluation.reading import load_reader
+    from titans.evaluation.streaming_lm import load_streaming_lm
 
     silence_loading()
-    reader = load_reader(model, device, write)
+    reader = load_streaming_lm(model, device, write)
     names = list(TABLE) if tasks is None else words(tasks)
     with resumable(out), progress_bar() as progress:
         bars = {name: progress.add_task(name, total=1.0) for name in names}

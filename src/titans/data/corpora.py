@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from titans.data.hub import hub_or_cache
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.text_files import kind, open_bytes, read_text, text_blocks, text_lines
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from titans.data.hub import local_or_hub
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ from titans.data.babilong import (
 from titans.data.babilong_prompts import bare_prompt, check_shots, prompt, wording
 from titans.data.corpora import local_files
 from titans.errors import TitansError
-from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.babilong_metric import is_right
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
+from titans.evaluation.result_store import ResultStore
 
 if TYPE_CHECKING:
-    from titans.evaluation.reading import Reader
+    from titans.evaluation.streaming_lm import StreamingLM
 
 NEW_TOKENS = 20
 OFFICIAL_SAMPLES = 100
@@ -198,7 +198,7 @@ class BabilongResult:
 
 
 def run_babilong(
-    reader: Reader,
+    reader: StreamingLM,
     questions: Questions,
     folder: Path | None = None,
     progress: Progress = unseen,
@@ -230,7 +230,7 @@ def run_babilong(
     }
     if reader.longest is not None:
         _check_room(reader, reader.longest, questions, chosen)
-    log = AnswerLog(folder, _settings(reader, questions), KEPT)
+    log = ResultStore(folder, _settings(reader, questions), KEPT)
     scores, done, total = [], 0, len(chosen) * questions.samples
     for (task, name), stories in chosen.items():
         answers = []
@@ -250,7 +250,9 @@ def run_babilong(
     return BabilongResult(reader.name, reader.write, questions, tuple(scores))
 
 
-def _check_room(reader: Reader, longest: int, questions: Questions, chosen: dict[tuple[str, str], list[Story]]) -> None:
+def _check_room(
+    reader: StreamingLM, longest: int, questions: Questions, chosen: dict[tuple[str, str], list[Story]]
+) -> None:
     """Refuse prompts, about as long as they will be, that are longer than the model's positions."""
     for (task, name), stories in chosen.items():
         tokens = Length.parse(name).tokens
@@ -264,7 +266,7 @@ def _check_room(reader: Reader, longest: int, questions: Questions, chosen: dict
                 )
 
 
-def _settings(reader: Reader, questions: Questions) -> dict[str, Any]:
+def _settings(reader: StreamingLM, questions: Questions) -> dict[str, Any]:
     """What an answer depends on besides its task, length and number."""
     return {
         "benchmark": questions.name,
@@ -287,7 +289,7 @@ def _size(source: str) -> int | None:
 
 
 def _ask(
-    reader: Reader,
+    reader: StreamingLM,
     questions: Questions,
     background: Background | None,
     which: tuple[str, str, int],

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from titans.data.corpora import Document
-from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode_pieces
+from titans.error_text import refused_as
 from titans.errors import TitansError
 from titans.evaluation.perplexity import predict
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode_pieces
+from titans.error_text import refused_as
 from titans.errors import TitansError
 
 if TYPE_CHECKING:

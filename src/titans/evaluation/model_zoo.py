@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.recipes import check_keys, check_values
 

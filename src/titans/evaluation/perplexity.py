@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from titans import disk
 from titans.data.corpora import Document
-from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode, encode_pieces
+from titans.error_text import refused_as
 from titans.errors import TitansError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from titans import plots
 from titans.data.packing import IGNORED
-from titans.data.reasons import refused_as
 from titans.data.synthetic.task import Size, SyntheticTask
+from titans.error_text import refused_as
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, unheard

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from titans.data.packing import IGNORED
-from titans.data.reasons import first_line
 from titans.data.synthetic.task import Size, SyntheticTask
+from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.models.write_gates import WriteGates
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from titans.data.reasons import refused_as
+from titans.error_text import refused_as
 from titans.errors import TitansError
 
 

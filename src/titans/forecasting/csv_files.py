@@ -11,7 +11,7 @@ import warnings
 from datetime import datetime
 from pathlib import Path
 
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.jitter import MOSTLY

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from titans.data.reasons import refused_as
 from titans.data.tokenizers import encode_pieces
+from titans.error_text import refused_as
 from titans.errors import TitansError
 from titans.generation.ending import end_tokens
 from titans.generation.sampling import sample, seeded

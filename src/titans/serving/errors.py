@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi.responses import JSONResponse
 
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.persistence import (
     ConflictError,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub.errors import StrictDataclassError
 
 from titans.data.hub import local_or_hub
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel, ProgressCallback, TrainerState, Traini
 from titans import disk
 from titans.data.corpora import local_files
 from titans.data.packing import PieceDataset
-from titans.data.reasons import first_line
 from titans.data.store import build_store
 from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tokenizer
+from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM

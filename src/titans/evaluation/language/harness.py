@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from titans.data.reasons import first_line
+from titans.error_text import first_line
 from titans.errors import TitansError
 
 # What the definition of a task can fail with: each is code of its own, and asks for packages and data of its own.

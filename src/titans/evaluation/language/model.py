@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from titans.data.reasons import refused_as
+from titans.error_text import refused_as
 from titans.errors import TitansError
 from titans.evaluation.language.harness import quiet
-from titans.evaluation.reading import Reader
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.models.configuration import TitansConfig
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def make_lm(
         )
     lm.policy = policy
     if batch_size == 1 and ours:
-        lm.reader = Reader(model, tokenizer, policy=policy)
+        lm.reader = StreamingLM(model, tokenizer, policy=policy)
     return lm
 
 
@@ -120,7 +120,7 @@ def _lm_class() -> Any:
         """The harness's Hugging Face model, with one progress for all and a count of the prompts it cuts."""
 
         progress: Progress | None = None
-        reader: Reader | None = None
+        reader: StreamingLM | None = None
         policy: WritePolicy | None = None
 
         def start(self, progress: Progress | None) -> None:
@@ -146,7 +146,7 @@ def _lm_class() -> Any:
                 self._stream(self.reader, request.args[0], one) for request, one in zip(requests, settings, strict=True)
             ]
 
-        def _stream(self, reader: Reader, context: str, settings: Any) -> str:
+        def _stream(self, reader: StreamingLM, context: str, settings: Any) -> str:
             """Answer as the harness does, but read in pieces with the state carried along."""
             eos = self.tok_decode([self.eot_token_id], skip_special_tokens=False)
             until = handle_stop_sequences(settings.get("until"), eos=eos)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from titans.errors import TitansError
-from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.language.harness import require_harness, run_task
 from titans.evaluation.language.intervals import combined, interval
 from titans.evaluation.language.model import make_lm, special_tokens
 from titans.evaluation.language.result import LOCAL, LanguageResult, Metric, TaskResult, as_text, in_words
 from titans.evaluation.language.tasks import LoadedTask, Tasks
 from titans.evaluation.progress import Finished, unheard
-from titans.evaluation.reading import Reader
+from titans.evaluation.result_store import ResultStore
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.models.configuration import TitansConfig
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def evaluate_language(
     settings["write"] = None if policy is None else dataclasses.asdict(policy)
     settings |= {"seed": seed, "max_length": max_length, "harness": version("lm_eval")}
     if folder is not None:  # a model trained anew under the same name gives other results
-        settings["weights"] = Reader(model, tokenizer, policy=policy).digest()
+        settings["weights"] = StreamingLM(model, tokenizer, policy=policy).digest()
     if len(set(tasks)) < len(tasks) or not tasks:
         raise TitansError(f"the tasks are {', '.join(tasks) or 'none'}: give each once, and one at least")
-    log = AnswerLog(folder, settings, ["results"])
+    log = ResultStore(folder, settings, ["results"])
     lms = [make_lm(model, tokenizer, batch_size, max_length, rolling, policy) for rolling in (False, True)]
     results: list[TaskResult] = []
     with tempfile.TemporaryDirectory() as files:
@@ -114,7 +114,7 @@ class _Run:
 
     asked: str
     lms: Sequence[Any]  # for prompts, and for whole documents
-    log: AnswerLog
+    log: ResultStore
     limit: int | None
     seed: int
     progress: Callable[[str, float], None]

@@ -192,7 +192,7 @@ def _check_variables(tokenizer: str) -> None:
     if len(vt_utils.get_tokenizer(tokenizer)(text).input_ids) + 30 > 500:
         raise TitansError(
             "ruler_vt of lm-evaluation-harness does not fit into the tokens of this model, as its example must have "
-            "500 at most: titans evaluate needle --tasks vt asks the same"
+            "500 at most: titans evaluate ruler --tasks vt asks the same"
         )
 
 

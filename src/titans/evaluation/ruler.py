@@ -13,14 +13,14 @@ from titans import disk
 from titans.data.books import Words
 from titans.data.ruler import RulerTask, canonical, make_task, needs_books
 from titans.errors import TitansError
-from titans.evaluation.answer_log import AnswerLog
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
+from titans.evaluation.result_store import ResultStore
 
 if TYPE_CHECKING:
-    from titans.evaluation.reading import Reader
+    from titans.evaluation.streaming_lm import StreamingLM
 
-FILE, PLOT = "needle.json", "needle.png"
+FILE, PLOT = "ruler.json", "ruler.png"
 OFFICIAL_SAMPLES = 500
 BANDS = 10  # of depth, in the heat map
 KEPT = ("depth", "tokens", "references", "text", "score")  # of an answer
@@ -57,7 +57,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True)
-class NeedleResult:
+class RulerResult:
     """What `needle` measured.
 
     Args:
@@ -103,7 +103,7 @@ class NeedleResult:
         return any(answer.depth is not None for answer in self.answers if answer.task == task)
 
     def save(self, folder: Path) -> None:
-        """Write `needle.json` and the picture `needle.png`, each whole or not at all.
+        """Write `ruler.json` and the picture `ruler.png`, each whole or not at all.
 
         Args:
             folder: made if it does not exist.
@@ -131,8 +131,8 @@ def score(text: str, references: Sequence[str]) -> float:
     return sum(held) / len(held)
 
 
-def needle(
-    reader: Reader,
+def run_ruler(
+    reader: StreamingLM,
     tasks: Sequence[str],
     lengths: Sequence[int],
     words: Words | None = None,
@@ -142,7 +142,7 @@ def needle(
     folder: Path | None = None,
     progress: Progress = unseen,
     finished: Finished = unheard,
-) -> NeedleResult:
+) -> RulerResult:
     """Ask a model for needles, variables and words.
 
     Args:
@@ -174,7 +174,7 @@ def needle(
             f"the model reads at most {reader.longest:,} tokens (max_position_embeddings), and the lengths go up to "
             f"{max(lengths):,}: ask for shorter ones"
         )
-    log = AnswerLog(folder, {"benchmark": "needle", "model": reader.digest(), "seed": seed}, KEPT)
+    log = ResultStore(folder, {"benchmark": "ruler", "model": reader.digest(), "seed": seed}, KEPT)
     answers, done, total = [], 0, samples * sum(lengths) * len(made)
     for task in made.values():
         for length in lengths:
@@ -186,13 +186,13 @@ def needle(
             found = math.fsum(answer.score for answer in answers[-samples:]) / samples
             finished(f"{task.name}, {length:,} tokens: {found:.1%} found, {samples} samples")
     deviations = _deviations(tasks, words, samples)
-    return NeedleResult(
+    return RulerResult(
         reader.name, tuple(tasks), tuple(lengths), samples, seed, reader.write, deviations, tuple(answers)
     )
 
 
 def _ask(
-    reader: Reader, task: RulerTask, which: tuple[int, int, int], log: AnswerLog, show: Callable[[float], None]
+    reader: StreamingLM, task: RulerTask, which: tuple[int, int, int], log: ResultStore, show: Callable[[float], None]
 ) -> Answer:
     length, seed, index = which
     key = f"{task.name}/{task.digest}/{length}/{index}"
@@ -228,7 +228,7 @@ def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tupl
     return tuple(found)
 
 
-def _plot(result: NeedleResult) -> bytes:
+def _plot(result: RulerResult) -> bytes:
     """Draw the heat maps of the tasks, and the accuracy by length beside them."""
     from matplotlib.figure import Figure
 
@@ -256,7 +256,7 @@ def _plot(result: NeedleResult) -> bytes:
     return picture.getvalue()
 
 
-def _heat_map(panel: Any, result: NeedleResult, task: str, labels: list[str]) -> Any:
+def _heat_map(panel: Any, result: RulerResult, task: str, labels: list[str]) -> Any:
     cells = [[result.band(task, length, band) for length in result.lengths] for band in range(BANDS)]
     values = [[math.nan if cell is None else cell[0] for cell in row] for row in cells]
     panel.set_facecolor("lightgrey")  # where no needle was

@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from titans import WritePolicy
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
-from titans.evaluation.reading import Reader, load_reader
+from titans.evaluation.streaming_lm import StreamingLM, load_streaming_lm
 
 BYTES = byte_tokenizer()
 TEXT = "The grass is green. The sky is blué."
@@ -56,7 +56,7 @@ def whole(model, start, text, new):
 def test_titans_stream_equals_one_pass(make_model, variant):
     model = make_model(variant).double()
     expected = whole(model, [256], TEXT, 6)
-    answers = {Reader(model, BYTES, piece_length=length).answer(TEXT, 6) for length in (7, 1000)}
+    answers = {StreamingLM(model, BYTES, piece_length=length).answer(TEXT, 6) for length in (7, 1000)}
     assert answers == {BYTES.decode(expected)}
 
 
@@ -64,65 +64,67 @@ def test_titans_stream_equals_one_pass(make_model, variant):
 def test_others_in_pieces_equal_one_pass(name):
     model = other(name)
     expected = BYTES.decode(whole(model, [], TEXT, 6))
-    assert [Reader(model, BYTES, piece_length=length).answer(TEXT, 6) for length in (5, 1000)] == [expected] * 2
+    assert [StreamingLM(model, BYTES, piece_length=length).answer(TEXT, 6) for length in (5, 1000)] == [expected] * 2
 
 
 def test_counts_tokens_without_special_ones():
-    reader = Reader(other("llama"), BYTES)
+    reader = StreamingLM(other("llama"), BYTES)
     assert (reader.count(""), reader.count("aé"), reader.count("<|bos|>")) == (0, 3, 7)
     assert reader.count("x" * 200_000) == 200_000
 
 
 def test_ends_at_stop_strings_and_end_tokens(make_model):
     model = make_model("lmm").double()
-    full = Reader(model, BYTES).answer("ab", 20)
+    full = StreamingLM(model, BYTES).answer("ab", 20)
     middle = full[10:12]
-    assert Reader(model, BYTES).answer("ab", 20, [middle]) == full[: full.index(middle)]
-    assert Reader(model, BYTES).answer("ab", 20, ["no such text"]) == full
+    assert StreamingLM(model, BYTES).answer("ab", 20, [middle]) == full[: full.index(middle)]
+    assert StreamingLM(model, BYTES).answer("ab", 20, ["no such text"]) == full
     llama = other("llama")
     token = whole(llama, [], "ab", 1)[0]
     llama.generation_config.eos_token_id = [300, token]
-    assert Reader(llama, BYTES).answer("ab", 5) == ""
+    assert StreamingLM(llama, BYTES).answer("ab", 5) == ""
 
 
 def test_follows_the_policy(make_model):
     model = make_model("lmm")
-    always, never = (Reader(model, BYTES, policy=WritePolicy(write)).answer(TEXT, 20) for write in ("always", "never"))
-    assert always == Reader(model, BYTES).answer(TEXT, 20) != never
+    always, never = (
+        StreamingLM(model, BYTES, policy=WritePolicy(write)).answer(TEXT, 20) for write in ("always", "never")
+    )
+    assert always == StreamingLM(model, BYTES).answer(TEXT, 20) != never
 
 
 def test_digest_is_of_weights_configuration_and_tokenizer(make_model):
     model = make_model("lmm")
-    digest = Reader(model, BYTES).digest()
-    assert Reader(make_model("lmm"), BYTES).digest() == digest
+    digest = StreamingLM(model, BYTES).digest()
+    assert StreamingLM(make_model("lmm"), BYTES).digest() == digest
     model.config.memory_gate_floor = 0.1  # other answers with the same weights
-    assert Reader(model, BYTES).digest() != digest
+    assert StreamingLM(model, BYTES).digest() != digest
     model.config.memory_gate_floor = 0.0
-    assert Reader(model, BYTES).digest() == digest
+    assert StreamingLM(model, BYTES).digest() == digest
     model.config._name_or_path = "elsewhere"
-    assert Reader(model, BYTES).digest() == digest
+    assert StreamingLM(model, BYTES).digest() == digest
     model.lm_head.weight.data[0] += 1
-    assert Reader(model, BYTES).digest() != digest
+    assert StreamingLM(model, BYTES).digest() != digest
 
 
 def test_refuses_in_one_sentence(make_model, tmp_path):
     with pytest.raises(TitansError, match=r"250 tokens and the answer up to 8, .* at most 256"):
-        Reader(other("llama"), BYTES).answer("x" * 250, 8)
-    Reader(other("llama"), BYTES).answer("x" * 250, 7)
+        StreamingLM(other("llama"), BYTES).answer("x" * 250, 8)
+    StreamingLM(other("llama"), BYTES).answer("x" * 250, 7)
     with pytest.raises(TitansError, match="write policies are for Titans"):
-        Reader(other("llama"), BYTES, policy=WritePolicy("never"))
+        StreamingLM(other("llama"), BYTES, policy=WritePolicy("never"))
     with pytest.raises(TitansError, match="larger than the model's vocabulary"):
-        Reader(make_model(vocab_size=100), BYTES)
+        StreamingLM(make_model(vocab_size=100), BYTES)
     with pytest.raises(TitansError, match="no bos token"):
-        Reader(other("llama"), BYTES).answer("", 1)
+        StreamingLM(other("llama"), BYTES).answer("", 1)
     with pytest.raises(TitansError, match="holds no model"):
-        load_reader(str(tmp_path))
+        load_streaming_lm(str(tmp_path))
     with pytest.raises(TitansError, match='no device "warp"'):
-        load_reader(str(tmp_path), device="warp")
+        load_streaming_lm(str(tmp_path), device="warp")
     model = other("llama")
     model.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(TitansError, match="NaN"):
-        Reader(model, BYTES).answer("x", 1)
+        StreamingLM(model, BYTES).answer("x", 1)
 
 
 @pytest.mark.parametrize("name", ["llama", "mac"])
@@ -130,15 +132,15 @@ def test_loads_any_folder(make_model, tmp_path, name):
     model = make_model("mac") if name == "mac" else other("llama")
     model.save_pretrained(tmp_path)
     BYTES.save_pretrained(tmp_path)
-    reader = load_reader(str(tmp_path), device="cpu")
+    reader = load_streaming_lm(str(tmp_path), device="cpu")
     assert reader.name == str(tmp_path)
-    assert reader.answer(TEXT, 8) == Reader(model, BYTES).answer(TEXT, 8)
+    assert reader.answer(TEXT, 8) == StreamingLM(model, BYTES).answer(TEXT, 8)
     if name == "llama":
         with pytest.raises(TitansError, match="no Titans model"):
-            load_reader(str(tmp_path), write="never")
+            load_streaming_lm(str(tmp_path), write="never")
         (tmp_path / "model.safetensors").write_bytes(b"damaged")
         with pytest.raises(TitansError, match="cannot load the weights"):
-            load_reader(str(tmp_path))
+            load_streaming_lm(str(tmp_path))
     else:
         with pytest.raises(TitansError, match="no write policy"):
-            load_reader(str(tmp_path), write="gated")
+            load_streaming_lm(str(tmp_path), write="gated")

@@ -1,4 +1,4 @@
-"""`titans evaluate needle`: the needles in haystacks of RULER, its variable tracking and its word counts."""
+"""`titans evaluate ruler`: the needles in haystacks of RULER, its variable tracking and its word counts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli.compare import print_table
 
 if TYPE_CHECKING:
-    from titans.evaluation.needle import NeedleResult
+    from titans.evaluation.ruler import RulerResult
 
 
-def needle(
+def ruler(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A folder or hub id: a Titans model, or any causal language model.")
     ],
@@ -44,7 +44,7 @@ def needle(
     device: Annotated[str | None, typer.Option(help="As cpu or cuda:0.", show_default="the best there is")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write needle.json, needle.png and every answer here, and go on from there."),
+        typer.Option(metavar="DIR", help="Write ruler.json, ruler.png and every answer here, and go on from there."),
     ] = None,
 ) -> None:
     """Find facts in a long text: RULER's needles, variables and word counts, at any length.
@@ -53,23 +53,22 @@ def needle(
     Hugging Face reads with its key-value cache. With --out, each answer is kept as it comes: after Ctrl-C the same
     command goes on from there, and tasks, lengths and samples can be added later.
 
-    [bold]Example:[/] titans evaluate needle runs/tiny-cpu --haystack books --lengths 2048,4096 --limit 20 --out report
+    [bold]Example:[/] titans evaluate ruler runs/tiny-cpu --haystack books --lengths 2048,4096 --limit 20 --out report
     """
     from titans.data.books import read_words
     from titans.data.ruler import canonical, needs_books
-    from titans.evaluation.needle import PROTOCOL
-    from titans.evaluation.needle import needle as measure
-    from titans.evaluation.reading import load_reader
+    from titans.evaluation.ruler import PROTOCOL, run_ruler
+    from titans.evaluation.streaming_lm import load_streaming_lm
 
     asked = [canonical(word.lower()) for word in words(tasks)]
     sizes = whole_numbers(lengths, "lengths")
     make_folder(out)
     text = read_words(haystack) if haystack and any(map(needs_books, asked)) else None
     silence_loading()
-    reader = load_reader(model, device, write)
+    reader = load_streaming_lm(model, device, write)
     with resumable(out), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
-        result = measure(
+        result = run_ruler(
             reader,
             asked,
             sizes,
@@ -84,10 +83,10 @@ def needle(
     typer.echo(f"protocol: {PROTOCOL}; deviations: {'; '.join(result.deviations)}")
     if out is not None:
         result.save(out)
-        typer.echo(f"written: {out / 'needle.json'}, {out / 'needle.png'}")
+        typer.echo(f"written: {out / 'ruler.json'}, {out / 'ruler.png'}")
 
 
-def _print(result: NeedleResult) -> None:
+def _print(result: RulerResult) -> None:
     rows = [["task", "length", "samples", "found", "95 % interval"]]
     for task in result.tasks:
         for length in result.lengths:

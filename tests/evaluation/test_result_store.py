@@ -5,18 +5,18 @@ import json
 import pytest
 
 from titans.errors import TitansError
-from titans.evaluation.answer_log import AnswerLog
+from titans.evaluation.result_store import ResultStore
 
 SETTINGS = {"model": "m", "lengths": (1, 2), "seed": 0}
 
 
 def test_answers_are_there_the_next_time(tmp_path):
     fields = ("text", "correct", "pair")
-    log = AnswerLog(tmp_path / "new", SETTINGS, fields)
+    log = ResultStore(tmp_path / "new", SETTINGS, fields)
     log.add("a", {"text": "é\n", "correct": True, "pair": ()})
     log.add("b", {"text": "", "correct": False, "pair": (1, 2)})
     assert log.get("b") == {"text": "", "correct": False, "pair": [1, 2]}
-    again = AnswerLog(tmp_path / "new", {**SETTINGS, "lengths": [1, 2]}, fields)
+    again = ResultStore(tmp_path / "new", {**SETTINGS, "lengths": [1, 2]}, fields)
     assert (again.get("a"), again.get("b"), again.get("c")) == (
         {"text": "é\n", "correct": True, "pair": []},
         {"text": "", "correct": False, "pair": [1, 2]},
@@ -26,54 +26,54 @@ def test_answers_are_there_the_next_time(tmp_path):
 
 
 def test_every_way_to_tear_the_last_line_loses_only_it(tmp_path):
-    AnswerLog(tmp_path, SETTINGS, "x").add("a", {"x": 1})
+    ResultStore(tmp_path, SETTINGS, "x").add("a", {"x": 1})
     path = tmp_path / "answers.jsonl"
     first = path.read_bytes()
-    AnswerLog(tmp_path, SETTINGS, "x").add("b", {"x": 2})
+    ResultStore(tmp_path, SETTINGS, "x").add("b", {"x": 2})
     whole = path.read_bytes()
     for end in range(len(first), len(whole)):
         path.write_bytes(whole[:end])
-        log = AnswerLog(tmp_path, SETTINGS, "x")
+        log = ResultStore(tmp_path, SETTINGS, "x")
         assert (log.get("a"), log.get("b")) == ({"x": 1}, None)
         log.add("b", {"x": 2})
         assert path.read_bytes() == whole
 
 
 def test_other_settings_are_refused(tmp_path):
-    AnswerLog(tmp_path, SETTINGS, ()).add("a", {})
+    ResultStore(tmp_path, SETTINGS, ()).add("a", {})
     for other, names in (({**SETTINGS, "seed": 1}, "seed"), ({"model": "m"}, "lengths, seed")):
         with pytest.raises(TitansError, match=rf"other settings \({names};"):
-            AnswerLog(tmp_path, other, ())
-    assert AnswerLog(tmp_path, SETTINGS, ()).get("a") == {}
+            ResultStore(tmp_path, other, ())
+    assert ResultStore(tmp_path, SETTINGS, ()).get("a") == {}
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", '{"key": "a"}', '{"key": "a", "answer": 3}'])
 def test_damage_is_named(tmp_path, line):
-    AnswerLog(tmp_path, SETTINGS, ())
+    ResultStore(tmp_path, SETTINGS, ())
     (tmp_path / "answers.jsonl").write_text(line + "\n" + json.dumps({"key": "b", "answer": {}}) + "\n")
     with pytest.raises(TitansError, match="line 1 is damaged"):
-        AnswerLog(tmp_path, SETTINGS, ())
+        ResultStore(tmp_path, SETTINGS, ())
 
 
 @pytest.mark.parametrize("answer", [{}, {"x": 1}, {"x": 1, "y": 2, "z": 3}])
 def test_an_answer_of_other_fields_is_damage(tmp_path, answer):
-    AnswerLog(tmp_path, SETTINGS, ("x", "y")).add("b", {"x": 1, "y": 2})
-    AnswerLog(tmp_path, SETTINGS, ("x", "y")).add("a", answer)
+    ResultStore(tmp_path, SETTINGS, ("x", "y")).add("b", {"x": 1, "y": 2})
+    ResultStore(tmp_path, SETTINGS, ("x", "y")).add("a", answer)
     with pytest.raises(TitansError, match=r"answers.jsonl, line 2 is damaged: delete that line"):
-        AnswerLog(tmp_path, SETTINGS, ("x", "y"))
+        ResultStore(tmp_path, SETTINGS, ("x", "y"))
 
 
 def test_settings_that_are_lost_or_damaged_are_refused(tmp_path):
-    AnswerLog(tmp_path, SETTINGS, ()).add("a", {})
+    ResultStore(tmp_path, SETTINGS, ()).add("a", {})
     (tmp_path / "settings.json").write_text("3")
     with pytest.raises(TitansError, match="damaged"):
-        AnswerLog(tmp_path, SETTINGS, ())
+        ResultStore(tmp_path, SETTINGS, ())
     (tmp_path / "settings.json").unlink()
     with pytest.raises(TitansError, match="says what they are"):
-        AnswerLog(tmp_path, SETTINGS, ())
+        ResultStore(tmp_path, SETTINGS, ())
 
 
 def test_without_a_folder_answers_are_in_memory():
-    log = AnswerLog(None, SETTINGS, "x")
+    log = ResultStore(None, SETTINGS, "x")
     log.add("a", {"x": 1})
     assert log.get("a") == {"x": 1}

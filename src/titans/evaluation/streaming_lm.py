@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from titans.data.reasons import refused_as
 from titans.data.tokenizers import check_vocabulary, encode_batch, load_tokenizer
+from titans.error_text import refused_as
 from titans.errors import TitansError
 from titans.generation.continuation import write_tokens
 from titans.generation.ending import end_tokens
@@ -27,7 +27,7 @@ _NAMES = ("_name_or_path", "transformers_version", "dtype")  # change no answer,
 _SAMPLE = "A text whose tokens tell tokenizers apart: 1234567, naïve, 'twas."
 
 
-class Reader:
+class StreamingLM:
     """A causal language model that reads texts of any length and goes on greedily.
 
     A Titans model streams the text with its state carried from piece to piece, in constant memory. Other models read
@@ -185,7 +185,7 @@ class Reader:
             return outputs.logits[0, -1].float().cpu(), outputs.cache
 
 
-def load_reader(name: str, device: str | None = None, write: str | None = None) -> Reader:
+def load_streaming_lm(name: str, device: str | None = None, write: str | None = None) -> StreamingLM:
     """Load a model and its tokenizer for reading.
 
     Args:
@@ -203,7 +203,7 @@ def load_reader(name: str, device: str | None = None, write: str | None = None) 
     model, tokenizer, policy = load_any_model(name, device, write)
     if policy is not None and policy.write == "always":
         policy = None  # every token is written without one, too, and faster
-    reader = Reader(model, tokenizer, policy=policy)
+    reader = StreamingLM(model, tokenizer, policy=policy)
     reader.name = name
     return reader
 
@@ -216,7 +216,7 @@ def load_any_model(
     Args:
         name: the folder or hub id of a Titans model or of any causal language model of Hugging Face, in safetensors.
         device: as "cpu" or "cuda:1". Default: the accelerator of this machine, or its CPU.
-        write: what the memories of a Titans model take in, see `load_reader`.
+        write: what the memories of a Titans model take in, see `load_streaming_lm`.
 
     Returns:
         The three; no policy for a model that is not ours.

@@ -13,7 +13,7 @@ from titans.errors import TitansError
 SETTINGS, ANSWERS = "settings.json", "answers.jsonl"
 
 
-class AnswerLog:
+class ResultStore:
     """Answers already given, one JSON line each, under settings that all of them have.
 
     Args:

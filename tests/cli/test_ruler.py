@@ -1,4 +1,4 @@
-"""`titans evaluate needle` from end to end, and what it refuses."""
+"""`titans evaluate ruler` from end to end, and what it refuses."""
 
 import json
 
@@ -45,20 +45,20 @@ def test_measures_and_goes_on(titans, logged, fast, book, tmp_path):
         "--out",
         tmp_path,
     )
-    result = titans("evaluate", "needle", fast, *options)
+    result = titans("evaluate", "ruler", fast, *options)
     printed = result.stdout
     assert logged(result) == [f"{task}, {length} tokens" for task in ("pk", "n") for length in (650, 700)]
     assert printed.count("protocol: RULER (pk, n, w") == 1
     assert "deviations: n in the given text in place of RULER's essays" in printed
     assert "1 sample, not 500" in printed
-    written = json.loads((tmp_path / "needle.json").read_text())
+    written = json.loads((tmp_path / "ruler.json").read_text())
     assert [(cell["task"], cell["length"]) for cell in written["cells"]] == [
         (task, length) for task in ("pk", "n") for length in (650, 700)
     ]
     log = (tmp_path / "answers.jsonl").read_text()
-    assert titans("evaluate", "needle", fast, *options).stdout == printed
+    assert titans("evaluate", "ruler", fast, *options).stdout == printed
     assert (tmp_path / "answers.jsonl").read_text() == log
-    refused = titans("evaluate", "needle", fast, *options, "--seed", 1, status=2)
+    refused = titans("evaluate", "ruler", fast, *options, "--seed", 1, status=2)
     assert "other settings (seed" in refused.output.replace("\n", " ")
 
 
@@ -68,7 +68,7 @@ def test_reads_with_a_model_of_hugging_face(titans, tmp_path):
     config = LlamaConfig(vocab_size=259, max_position_embeddings=700, initializer_range=0.5, **sizes)
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    command = ("evaluate", "needle", tmp_path, "--tasks", "pk", "--limit", 2, "--lengths")
+    command = ("evaluate", "ruler", tmp_path, "--tasks", "pk", "--limit", 2, "--lengths")
     assert "0.0%" in titans(*command, 700).stdout
     assert "at most 700 tokens" in titans(*command, 701, status=2).output.replace("\n", " ")
     assert "go up to 2,097,152" in titans(*command, "1K, 2M", status=2).output.replace("\n", " ")
@@ -91,10 +91,15 @@ def test_reads_with_a_model_of_hugging_face(titans, tmp_path):
 def test_mistakes_are_told_in_one_sentence(titans, model_folder, tmp_path, options, message):
     (tmp_path / "file.txt").touch()
     options = [word.format(file=tmp_path / "file.txt") for word in options]
-    output = titans("evaluate", "needle", model_folder, *options, status=2).output
+    output = titans("evaluate", "ruler", model_folder, *options, status=2).output
     assert message in output
     assert output.count("\n") == 1
 
 
 def test_a_missing_model(titans, tmp_path):
-    assert "holds no model" in titans("evaluate", "needle", tmp_path, "--tasks", "pk", status=2).output
+    assert "holds no model" in titans("evaluate", "ruler", tmp_path, "--tasks", "pk", status=2).output
+
+
+def test_the_old_name_says_the_new_one(titans, model_folder):
+    output = titans("evaluate", "needle", model_folder, "--tasks", "pk", "--out", "report", status=2).output
+    assert "titans evaluate needle is now titans evaluate ruler" in output.replace("\n", " ")
