@@ -11,8 +11,8 @@ from titans.errors import TitansError
 
 pd = pytest.importorskip("pandas")
 frames = pytest.importorskip("titans.forecasting.frames")
-grid = pytest.importorskip("titans.forecasting.grid")
-on_clock = pytest.importorskip("titans.forecasting.clock").on_clock
+frequencies = pytest.importorskip("titans.forecasting.frequency")
+to_naive = pytest.importorskip("titans.forecasting.time_zones").to_naive
 season = pytest.importorskip("titans.forecasting.seasons").season
 
 ZONES = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone)
@@ -25,9 +25,9 @@ def local(clock, zone):
 
 
 def continued(stamps, horizon):
-    frequency = grid.find_frequency(stamps)
-    laid = grid.lay(stamps, frequency)
-    return frequency, laid, grid.following(laid.times, frequency, horizon)
+    frequency = frequencies.infer_frequency(stamps)
+    laid = frequencies.align(stamps, frequency)
+    return frequency, laid, frequencies.future_times(laid.times, frequency, horizon)
 
 
 @given(
@@ -49,9 +49,9 @@ def test_forecasts_go_on_as_the_calendar_does(zone, alias, end, quarters, steps)
     assert (laid.place == np.arange(steps)).all()
     assert laid.moved == 0
     assert more.equals(pd.DatetimeIndex(whole[steps:], freq=None))
-    assert grid.find_frequency(laid.times.append(more)) == frequency
-    last = on_clock(laid.times, frequency)[-1:]
-    assert grid.steps_after(last, whole[steps - 3 :], frequency)[3:].tolist() == [*range(1, 21)]  # as update counts
+    assert frequencies.infer_frequency(laid.times.append(more)) == frequency
+    last = to_naive(laid.times, frequency)[-1:]
+    assert frequencies.steps_after(last, whole[steps - 3 :], frequency)[3:].tolist() == [*range(1, 21)]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_months_on_a_day_keep_it(day, step, alias, zone):
     assert (frequency, laid.moved) == (alias, 0)
     assert laid.times.equals(whole[:26])
     assert more.equals(whole[26:])
-    last = grid.on_clock(whole[25:26], alias)
-    assert grid.steps_after(last, whole[25:], alias).tolist() == list(range(15))
-    assert grid.steps_after(last, whole[26:28] - pd.Timedelta("1D"), alias).tolist() == [1, 2]
+    last = frequencies.to_naive(whole[25:26], alias)
+    assert frequencies.steps_after(last, whole[25:], alias).tolist() == list(range(15))
+    assert frequencies.steps_after(last, whole[26:28] - pd.Timedelta("1D"), alias).tolist() == [1, 2]
     late = [np.arange(26) % 7, 1440 * (np.arange(26) == 9) - 1440 * (np.arange(26) == 11)]  # minutes; two on other days
     for minutes in late:
         _, laid, more = continued(whole[:26] + pd.to_timedelta(minutes, unit="min"), 14)
@@ -182,12 +182,12 @@ def test_months_on_a_day_keep_it(day, step, alias, zone):
 
 def test_a_frequency_of_months_on_a_day_may_be_given():
     stamps = pd.DatetimeIndex(["2024-01-14", "2024-02-16", "2024-03-15"])
-    laid = grid.lay(stamps, "MS-15")
+    laid = frequencies.align(stamps, "MS-15")
     assert list(laid.times) == list(pd.date_range("2024-01-15", periods=3, freq=pd.DateOffset(months=1)))
     assert laid.moved == 2
     for wrong in ("MS-0", "MS-32", "0MS-15", "ME-15"):
         with pytest.raises(TitansError, match="is not a frequency"):
-            grid.check_frequency(wrong)
+            frequencies.check_frequency(wrong)
 
 
 QUICK = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_persistent_tokens": 1, "epochs": 1}

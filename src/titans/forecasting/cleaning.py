@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.clock import Integers
-from titans.forecasting.jitter import MOSTLY
+from titans.forecasting.snapping import MOSTLY
+from titans.forecasting.time_zones import Integers
 
 LIMIT = 1e30
 """Larger numbers are refused: their squares and sums leave float32, which models compute in."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.jitter import MOSTLY
+from titans.forecasting.snapping import MOSTLY
 from titans.text_files import encoding_of, open_bytes
 
 _MISSING = (

@@ -16,7 +16,7 @@ from titans.forecasting._pandas import pd
 from titans.forecasting.arguments import check_levels, check_names, check_positive, check_whole
 from titans.forecasting.backtest import Backtest, backtest
 from titans.forecasting.cleaning import listed
-from titans.forecasting.grid import check_frequency
+from titans.forecasting.frequency import check_frequency
 from titans.forecasting.ledger import Ledger, Points, static_numbers
 from titans.forecasting.linear import start_linear
 from titans.forecasting.long_frames import ID, TIME, regular, without_short

@@ -23,9 +23,9 @@ from safetensors import SafetensorError
 from titans import disk
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.clock import on_clock
 from titans.forecasting.ledger import Ledger
 from titans.forecasting.stream import ForecastStream
+from titans.forecasting.time_zones import to_naive
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
@@ -157,7 +157,7 @@ def _read_ledger(written: dict[str, Any]) -> Ledger:
         last = pd.DatetimeIndex(last.to_numpy().view(f"M8[{written['unit']}]"))
         if zone is not None:
             zone = last.tz_localize("UTC").tz_convert(zone).tz
-            last = on_clock(last.tz_localize("UTC").tz_convert(zone), written["frequency"]) if earlier else last
+            last = to_naive(last.tz_localize("UTC").tz_convert(zone), written["frequency"]) if earlier else last
     numbers: dict[str, Any] = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
     names = {name: written[name] for name in ("ids", "frequency", "covariates")}
     ledger = Ledger(**names, last=last, zone=zone, steps=np.array(written["steps"], dtype=np.int64), **numbers)

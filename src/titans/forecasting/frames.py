@@ -23,9 +23,9 @@ from titans.forecasting.cleaning import (
     to_numbers,
     without_infinite,
 )
-from titans.forecasting.clock import Integers
 from titans.forecasting.csv_files import read_cells
-from titans.forecasting.grid import find_frequency, lay
+from titans.forecasting.frequency import align, infer_frequency
+from titans.forecasting.id_columns import long_from_shared_times
 from titans.forecasting.long_frames import (
     ID,
     TARGET,
@@ -33,7 +33,7 @@ from titans.forecasting.long_frames import (
     Panel,
     Rows,
     Series,
-    lay_all,
+    align_all,
     long_columns,
     note_grids,
     note_moved,
@@ -42,8 +42,8 @@ from titans.forecasting.long_frames import (
     sort_rows,
     time_notes,
 )
-from titans.forecasting.shared_times import split_series
 from titans.forecasting.time_columns import find_time_columns, stack_months
+from titans.forecasting.time_zones import Integers
 
 __all__ = ["MINIMUM_STEPS", "Panel", "Series", "Table", "from_long", "read_csv", "regular", "to_long"]
 
@@ -110,7 +110,7 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
             return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
         cells = stack_months(cells, notes)
         time_names, times = find_time_columns(cells, time_column, notes)
-        if (long := split_series(cells, time_names, times, decimal, notes)) is not None:
+        if (long := long_from_shared_times(cells, time_names, times, decimal, notes)) is not None:
             notes += time_notes(times)
             return _from_rows(read_rows(long, notes), notes)
         columns, left_out = {}, []
@@ -202,7 +202,7 @@ def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: lis
     if len(members) < 2 or min(map(len, members)) < MINIMUM_STEPS:
         return times
     try:
-        frequency, grids = lay_all(list(names), [times[rows] for rows in members], None)
+        frequency, grids = align_all(list(names), [times[rows] for rows in members], None)
     except TitansError:  # of several steps, of which the finest may be that of all
         return times
     laid = [grid for grid in grids if grid is not None]
@@ -212,7 +212,7 @@ def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: lis
     for rows, grid in zip(members, laid, strict=True):
         moved[rows] = grid.times[grid.place]
     stamps = pd.Index(moved)
-    if find_frequency(stamps.unique().sort_values()) != frequency:
+    if infer_frequency(stamps.unique().sort_values()) != frequency:
         raise TitansError(
             f"the series follow one step ({frequency}) at different times, as {times[members[0][0]]} and "
             f"{times[members[1][0]]}: shift them to the same times, or forecast them file by file, or with "
@@ -254,8 +254,8 @@ def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) 
     times, values = times[order], values[order]
     if (steps := len(times.unique())) < MINIMUM_STEPS:
         raise TitansError(f"there {is_are(steps)} only {counted(steps, 'time')}: expected at least {MINIMUM_STEPS}")
-    frequency = find_frequency(times)
-    grid = lay(times, frequency)
+    frequency = infer_frequency(times)
+    grid = align(times, frequency)
     note_grids([grid], frequency, notes)
     values = spread(values, grid.place, len(grid.times))
     missing = np.isnan(values)

@@ -13,10 +13,10 @@ from torch import Tensor
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.cleaning import Floats, listed, spread, to_numbers
-from titans.forecasting.clock import Integers, off_clock, on_clock, zone_of
-from titans.forecasting.grid import following, steps_after
+from titans.forecasting.frequency import future_times, steps_after
 from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, read_rows, sort_rows
 from titans.forecasting.seasonal import SeasonalProfile
+from titans.forecasting.time_zones import Integers, from_naive, to_naive, zone_of
 from titans.forecasting.times import parse_times
 
 LARGEST_GAP = 100_000
@@ -44,7 +44,7 @@ class Ledger:
     Args:
         ids: their names `[S]`.
         frequency: the step of time.
-        last: the time of the last point read of each, on the clock of the frequency (see `clock`) `[S]`.
+        last: the time of the last point read of each, on the clock of the frequency (see `time_zones`) `[S]`.
         zone: the time zone; None where times have none.
         steps: how many were read of each, gaps included `[S]`, int64.
         mean: of each, over the steps that training learns from `[S]`.
@@ -101,7 +101,7 @@ class Ledger:
         count = np.maximum(given.sum(0), 1)
         mean = np.where(given, together, 0.0).sum(0) / count
         std = np.sqrt(np.square(np.where(given, together - mean, 0.0)).sum(0) / count)
-        times = [on_clock(one.times, panel.frequency)[-1:] for one in panel.series]
+        times = [to_naive(one.times, panel.frequency)[-1:] for one in panel.series]
         scales = np.array([np.nanmean(part) for part in learned]), np.array(spread_)
         ledger = cls(
             ids=[one.unique_id for one in panel.series],
@@ -156,7 +156,7 @@ class Ledger:
                 number = place[name]
                 steps = self._steps(number, times[members])
                 new[number] = spread(rows.values[members][:, [0, *(1 + np.array(columns, int))]], steps - 1, steps[-1])
-                last[number] = following(last[number], self.frequency, int(steps[-1]))[-1:]
+                last[number] = future_times(last[number], self.frequency, int(steps[-1]))[-1:]
         values = [self._scaled(one[:, 0], number) for number, one in enumerate(new)]
         ledger = dataclasses.replace(
             self,
@@ -170,12 +170,14 @@ class Ledger:
     @property
     def ends(self) -> pd.Index:
         """The time of the last point read of each series `[S]`."""
-        return off_clock(self.last, self.frequency, self.zone)
+        return from_naive(self.last, self.frequency, self.zone)
 
     def horizon(self, steps: int) -> list[pd.Index]:
         """The times that follow what was read of each series."""
-        clocks = [following(self.last[number : number + 1], self.frequency, steps) for number in range(len(self.ids))]
-        return [off_clock(clock, self.frequency, self.zone) for clock in clocks]
+        clocks = [
+            future_times(self.last[number : number + 1], self.frequency, steps) for number in range(len(self.ids))
+        ]
+        return [from_naive(clock, self.frequency, self.zone) for clock in clocks]
 
     def known(self, frame: pd.DataFrame | None, steps: int) -> Tensor | None:
         """Look up the covariates of the horizon.

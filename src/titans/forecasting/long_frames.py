@@ -19,8 +19,8 @@ from titans.forecasting.cleaning import (
     was_were,
     without_infinite,
 )
-from titans.forecasting.clock import Integers
-from titans.forecasting.grid import Grid, check_frequency, find_frequency, lay
+from titans.forecasting.frequency import Alignment, align, check_frequency, infer_frequency
+from titans.forecasting.time_zones import Integers
 from titans.forecasting.times import FORMS, Times, parse_times
 
 ID, TIME, TARGET = "unique_id", "ds", "y"
@@ -108,7 +108,7 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
     ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.ids)))
     members = np.split(order, ends[:-1])  # the rows of each series, in order of time
     times = [rows.times[member] for member in members]
-    frequency, laid = lay_all(rows.ids, times, frequency)
+    frequency, laid = align_all(rows.ids, times, frequency)
     if off := [name for name, grid in zip(rows.ids, laid, strict=True) if grid is None]:
         notes.append(
             f"{counted(len(off), 'series', 'series')} of a few rows, off the others' steps, left out: {listed(off)}"
@@ -233,7 +233,7 @@ def sort_rows(times: pd.Index, codes: Integers, notes: list[str]) -> Integers:
     return order.astype(np.int64)
 
 
-def note_grids(grids: Sequence[Grid], frequency: str | int, notes: list[str]) -> None:
+def note_grids(grids: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
     """Say which times were moved to their grid, and which steps have no row.
 
     Args:
@@ -249,7 +249,7 @@ def note_grids(grids: Sequence[Grid], frequency: str | int, notes: list[str]) ->
         notes.append(f"{number:,} of {steps:,} steps of time had no row (first {first})")
 
 
-def note_moved(grids: Sequence[Grid], frequency: str | int, notes: list[str]) -> None:
+def note_moved(grids: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
     """Say which times were moved to their grid; arguments as of `note_grids`."""
     if moved := sum(grid.moved for grid in grids):
         notes.append(
@@ -316,9 +316,9 @@ def _refuse_text(column: pd.Series) -> TitansError:
     return TitansError(f'the column "y" holds {found}: expected numbers, and NaN where one is missing')
 
 
-def lay_all(
+def align_all(
     ids: list[object], times: list[pd.Index], frequency: str | int | None
-) -> tuple[str | int, list[Grid | None]]:
+) -> tuple[str | int, list[Alignment | None]]:
     """Lay a grid for every series, all of one frequency: the first of those likely that fits them all.
 
     Beside longer ones, series of a few rows have no say: where they do not fit, they have no grid.
@@ -327,11 +327,11 @@ def lay_all(
     few = _FEW if max(map(len, times)) > _FEW else 0
     for candidate in [frequency] if frequency is not None else _likely(ids, times, few):
         try:
-            grids: list[Grid | None] = []
+            grids: list[Alignment | None] = []
             for name, stamps in zip(ids, times, strict=True):
                 with _about(name, blocks=len(stamps) > few):
                     grids.append(None)
-                    grids[-1] = lay(stamps, candidate)
+                    grids[-1] = align(stamps, candidate)
             return candidate, grids
         except TitansError as error:
             refused = refused or error
@@ -345,6 +345,6 @@ def _likely(ids: list[object], times: list[pd.Index], few: int) -> list[str | in
     for number in longest:
         if len(times[number].unique()) > 1:
             with _about(ids[number], blocks=len(times[number]) > few):
-                found = find_frequency(times[number])
+                found = infer_frequency(times[number])
                 votes[found] = votes.get(found, 0) + len(times[number])
     return sorted(votes, key=lambda frequency: -votes[frequency])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from titans.forecasting._pandas import pd
-from titans.forecasting.clock import offset_of
+from titans.forecasting.time_zones import offset_of
 
 _A_YEAR = {
     "Y": 1,

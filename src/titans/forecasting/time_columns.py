@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.jitter import MOSTLY
+from titans.forecasting.snapping import MOSTLY
 from titans.forecasting.times import FORMS, Times, parse_times
 
 _USUAL = ("date", "time", "timestamp", "ds", "datetime", "datum", "zeit", "zeitstempel")

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.clock import daily, zone_of
 from titans.forecasting.date_numbers import dates_from_numbers
-from titans.forecasting.grid import find_frequency
-from titans.forecasting.jitter import MOSTLY
+from titans.forecasting.frequency import infer_frequency
+from titans.forecasting.snapping import MOSTLY
+from titans.forecasting.time_zones import is_daily, zone_of
 
 _DATES = (  # of text with all of / . , and spaces written as -
     *("%Y-%m-%d", "%m-%d-%Y", "%d-%m-%Y", "%m-%d-%y", "%d-%m-%y"),
@@ -133,7 +133,7 @@ def _offsets(texts: pd.Series, known: npt.NDArray[np.bool_], like: pd.Index | No
     if texts.str.contains(r"(?:Z|[+-]00(?::?00)?)$").all():
         return _times(texts, instants, known)
     utc = instants.dt.tz_localize(None)
-    if daily(pd.DatetimeIndex(wall.dropna()), pd.DatetimeIndex(utc.dropna())):
+    if is_daily(pd.DatetimeIndex(wall.dropna()), pd.DatetimeIndex(utc.dropna())):
         return _times(texts, wall, known, ("UTC offsets were left out: the days are those that are written",))
     offsets = (wall - utc).dropna().unique()
     if len(offsets) == 1:
@@ -186,7 +186,7 @@ def _formats(written: pd.Series) -> list[str]:
 
 def _regular(reading: pd.Series) -> bool:
     try:
-        find_frequency(pd.DatetimeIndex(reading.dropna().sort_values()))
+        infer_frequency(pd.DatetimeIndex(reading.dropna().sort_values()))
     except TitansError:
         return False
     return bool(reading.dropna().is_monotonic_increasing)

@@ -6,7 +6,7 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.clock import Integers, dates, nearest, ticks
+from titans.forecasting.time_zones import Integers, dates, nearest, ticks
 
 NEAR = 0.25
 """A time stamp is near a grid point when at most this part of a step lies between them."""
@@ -14,7 +14,7 @@ MOSTLY = 0.9
 """The part of all time stamps that must be near the grid for the others to be moved as well."""
 
 
-def near(clock: Integers, step: int, second: int | None = None) -> tuple[int, Integers]:
+def snap(clock: Integers, step: int, second: int | None = None) -> tuple[int, Integers]:
     """Find the grid of a step that stamps lie near.
 
     Its times are as whole as the jitter of the stamps allows, and on the days that these were written for.
@@ -52,7 +52,7 @@ def at_one_time(clock: pd.DatetimeIndex) -> pd.DatetimeIndex:
     """Move stamps to the one time of day that they lie near; they stay as they are where that is none."""
     day = ticks("1D", clock)
     try:
-        origin, place = near(clock.asi8, day, ticks("1s", clock))
+        origin, place = snap(clock.asi8, day, ticks("1s", clock))
     except TitansError:
         return clock
     return dates(origin + place * day, clock)

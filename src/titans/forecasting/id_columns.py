@@ -7,15 +7,15 @@ import numpy as np
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.cleaning import listed, to_numbers
-from titans.forecasting.grid import FILLED
-from titans.forecasting.jitter import MOSTLY
+from titans.forecasting.frequency import FILLED
 from titans.forecasting.long_frames import ID, TARGET, TIME
+from titans.forecasting.snapping import MOSTLY
 from titans.forecasting.times import Times
 
 _A_FEW, _MANY = 1.1, 1.5  # rows for each time: fewer may be doubled by mistake; so many are not, whatever they hold
 
 
-def split_series(
+def long_from_shared_times(
     cells: pd.DataFrame, time_names: list[str], times: Times, decimal: str, notes: list[str]
 ) -> pd.DataFrame | None:
     """Make a long frame of cells where many times have several rows.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from titans.errors import TitansError
 
 pd = pytest.importorskip("pandas")
-grid = pytest.importorskip("titans.forecasting.grid")
+frequencies = pytest.importorskip("titans.forecasting.frequency")
 
 EXACT = {  # pandas' alias of the stamps: the step that is found
     **{
@@ -20,8 +20,8 @@ EXACT = {  # pandas' alias of the stamps: the step that is found
 
 def placed(stamps):
     """The frequency, and the grid with what was put there."""
-    frequency = grid.find_frequency(stamps)
-    return frequency, grid.lay(stamps, frequency)
+    frequency = frequencies.infer_frequency(stamps)
+    return frequency, frequencies.align(stamps, frequency)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -37,7 +37,7 @@ def test_regular_stamps_are_their_own_grid(alias, found, unit):
     assert laid.moved == 0
     assert (laid.place == np.arange(40)).all()
     more = pd.date_range(stamps[0], periods=47, freq=alias)[40:]
-    assert (grid.following(laid.times, frequency, 7) == more).all()
+    assert (frequencies.future_times(laid.times, frequency, 7) == more).all()
 
 
 @pytest.mark.parametrize("alias", EXACT)
@@ -102,7 +102,7 @@ def test_clock_changes_leave_no_gap(stamps, found):
     assert frequency == found
     assert laid.times.equals(pd.DatetimeIndex(stamps, freq=None))
     half = len(stamps) // 2
-    assert grid.following(stamps[:half], found, len(stamps) - half).equals(laid.times[half:])
+    assert frequencies.future_times(stamps[:half], found, len(stamps) - half).equals(laid.times[half:])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_whole_numbers(numbers, step, place):
     assert isinstance(laid.times, pd.RangeIndex)
     assert laid.place.tolist() == place
     assert laid.times[0] == numbers[0]
-    assert grid.following(laid.times, step, 2).tolist() == [numbers[-1] + step, numbers[-1] + 2 * step]
+    assert frequencies.future_times(laid.times, step, 2).tolist() == [numbers[-1] + step, numbers[-1] + 2 * step]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_whole_numbers(numbers, step, place):
 )
 def test_irregular_stamps_are_refused(stamps, reason):
     with pytest.raises(TitansError, match=reason):
-        grid.find_frequency(stamps)
+        frequencies.infer_frequency(stamps)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,6 @@ def test_irregular_stamps_are_refused(stamps, reason):
 )
 def test_a_frequency_that_does_not_fit_is_refused(frequency, reason):
     with pytest.raises(TitansError, match=reason):
-        grid.lay(pd.date_range("2016-01-01", periods=99, freq="h"), frequency)
+        frequencies.align(pd.date_range("2016-01-01", periods=99, freq="h"), frequency)
     with pytest.raises(TitansError, match="need a whole number"):
-        grid.lay(pd.Index([1, 2, 3]), "h")
+        frequencies.align(pd.Index([1, 2, 3]), "h")

@@ -17,20 +17,20 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.clock import (
+from titans.forecasting.snapping import MOSTLY, NEAR, at_one_time, at_time_of_day, snap
+from titans.forecasting.time_zones import (
     Integers,
-    daily,
     dates,
     day_of_month,
-    off_clock,
+    from_naive,
+    is_daily,
     offset_of,
-    on_clock,
-    on_wall,
     ticks,
     time_of_day,
+    to_naive,
+    wall_time,
     zone_of,
 )
-from titans.forecasting.jitter import MOSTLY, NEAR, at_one_time, at_time_of_day, near
 
 FILLED = 0.5
 """The part of a grid's points that must have a time stamp."""
@@ -40,7 +40,7 @@ _MONTH, _HALF_MONTH = 27, 13  # days that they have at least, less one
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
+class Alignment:
     """Equally spaced times, and where each time stamp belongs.
 
     Args:
@@ -54,7 +54,7 @@ class Grid:
     moved: int
 
 
-def lay(stamps: pd.Index, frequency: str | int) -> Grid:
+def align(stamps: pd.Index, frequency: str | int) -> Alignment:
     """Lay a grid of a known step over time stamps.
 
     Args:
@@ -68,22 +68,22 @@ def lay(stamps: pd.Index, frequency: str | int) -> Grid:
         TitansError: the stamps do not lie on such a grid, or leave most of it empty.
     """
     step = _fixed_step(frequency, stamps)
-    clock = on_clock(stamps, frequency)
-    grid = _lay_calendar(clock, str(frequency)) if step is None else _lay_fixed(clock, step, frequency)
-    grid = dataclasses.replace(grid, times=off_clock(grid.times, frequency, zone_of(stamps)))
+    clock = to_naive(stamps, frequency)
+    grid = _align_calendar(clock, str(frequency)) if step is None else _align_fixed(clock, step, frequency)
+    grid = dataclasses.replace(grid, times=from_naive(grid.times, frequency, zone_of(stamps)))
     if grid.moved and _distinct(grid.place) < MOSTLY * _distinct(_numbers(stamps)):
         raise TitansError(f"the time stamps are closer together than the frequency {frequency}: aggregate them first")
     return grid
 
 
-def find_frequency(stamps: pd.Index) -> str | int:
+def infer_frequency(stamps: pd.Index) -> str | int:
     """Find the step of time stamps that may have gaps and may lie only near a grid.
 
     Args:
         stamps: ascending time stamps `[n]`: a DatetimeIndex or whole numbers.
 
     Returns:
-        The step; `lay` accepts it for these stamps.
+        The step; `align` accepts it for these stamps.
 
     Raises:
         TitansError: there are fewer than two different stamps, or no step covers them.
@@ -93,7 +93,7 @@ def find_frequency(stamps: pd.Index) -> str | int:
         raise TitansError(f"there is only one time stamp, {stamps[0]}: a step needs at least two")
     for candidate in _candidates(stamps):
         with contextlib.suppress(TitansError):
-            lay(stamps, candidate)
+            align(stamps, candidate)
             return candidate
     raise TitansError(
         f"the time stamps from {stamps[0]} to {stamps[-1]} follow no regular step: they are usually "
@@ -102,7 +102,7 @@ def find_frequency(stamps: pd.Index) -> str | int:
     )
 
 
-def following(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
+def future_times(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
     """The times that continue a grid.
 
     Args:
@@ -116,16 +116,16 @@ def following(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
     if isinstance(frequency, int):
         start = int(times[-1]) + frequency
         return pd.RangeIndex(start, start + steps * frequency, frequency, name=times.name)
-    last = on_clock(times, frequency)[-1]
+    last = to_naive(times, frequency)[-1]
     index = pd.date_range(last, periods=steps + 1, freq=offset_of(frequency), name=times.name, unit=times.unit)[1:]
-    return off_clock(pd.DatetimeIndex(index, freq=None), frequency, times.tz)
+    return from_naive(pd.DatetimeIndex(index, freq=None), frequency, times.tz)
 
 
 def steps_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> npt.NDArray[np.float64]:
     """Say how many steps after the end of a grid time stamps lie; gaps may be of any length.
 
     Args:
-        last: the last time of the grid, on its clock (see `clock`) `[1]`.
+        last: the last time of the grid, on its clock (see `time_zones`) `[1]`.
         stamps: time stamps of the same kind `[n]`.
         frequency: the step of the grid.
 
@@ -134,7 +134,7 @@ def steps_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> npt.N
     """
     step = _fixed_step(frequency, last)
     usual = int(time_of_day(last)[0]) if isinstance(last, pd.DatetimeIndex) else None
-    clock = on_clock(stamps, frequency, usual)
+    clock = to_naive(stamps, frequency, usual)
     if step is not None or usual is None or not len(clock):
         exact = (_numbers(clock) - _numbers(last)[0]) / step
         return np.where(np.abs(exact - np.rint(exact)) <= NEAR, np.rint(exact), np.nan)
@@ -174,8 +174,8 @@ def _candidates(stamps: pd.Index) -> Iterator[str | int]:
         numbers = (_mode(distances), round(_refined(distances)), np.gcd.reduce(distances))
         yield from dict.fromkeys(int(number) for number in numbers)
         return
-    clock, utc = on_wall(stamps), stamps if stamps.tz is None else stamps.tz_convert(None)
-    days = daily(clock, utc)  # if not, a day is 24 hours
+    clock, utc = wall_time(stamps), stamps if stamps.tz is None else stamps.tz_convert(None)
+    days = is_daily(clock, utc)  # if not, a day is 24 hours
     clock = clock if days else utc
     if days:
         yield from _calendar_candidates(at_one_time(clock))
@@ -277,21 +277,21 @@ def _fixed_step(frequency: str | int, stamps: pd.Index) -> int | None:
     return ticks(offset, stamps) if isinstance(offset, pd.offsets.Tick) else None
 
 
-def _lay_fixed(stamps: pd.Index, step: int, frequency: str | int) -> Grid:
+def _align_fixed(stamps: pd.Index, step: int, frequency: str | int) -> Alignment:
     if not isinstance(stamps, pd.DatetimeIndex):
         numbers = _numbers(stamps)
         origin, place = _places(numbers, step, frequency)
         times = pd.RangeIndex(origin, origin + (int(place[-1]) + 1) * step, step, name=stamps.name)
-        return Grid(times, place, int((times.to_numpy()[place] != numbers).sum()))
+        return Alignment(times, place, int((times.to_numpy()[place] != numbers).sum()))
     origin, place = _places(stamps.asi8, step, frequency, ticks("1s", stamps))
     values = origin + step * np.arange(int(place[-1]) + 1)
-    return Grid(dates(values, stamps), place, int((values[place] != stamps.asi8).sum()))
+    return Alignment(dates(values, stamps), place, int((values[place] != stamps.asi8).sum()))
 
 
 def _places(clock: Integers, step: int, frequency: str | int, second: int | None = None) -> tuple[int, Integers]:
     """The grid's origin, and the grid point of each stamp."""
     try:
-        origin, place = near(clock, step, second)
+        origin, place = snap(clock, step, second)
     except TitansError as error:
         raise TitansError(f"{error} of the frequency {frequency}") from error
     _check_filled(place - place[0], frequency)
@@ -316,7 +316,7 @@ def _distinct(ascending: Integers) -> int:
     return 1 + int(np.count_nonzero(np.diff(ascending)))
 
 
-def _lay_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Grid:
+def _align_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Alignment:
     clock = at_one_time(stamps)
     if (day := day_of_month(frequency)) and not _on_day(clock, day).all():  # reports on any day
         clock = _in_month(clock, day, 0)
@@ -326,7 +326,7 @@ def _lay_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Grid:
         outside = stamps[int((place < 0).argmax())]
         raise TitansError(f"the time stamp {outside} is none of the times that the frequency {frequency} gives")
     _check_filled(place, frequency)
-    return Grid(times.rename(stamps.name), place, int((clock != stamps).sum()))
+    return Alignment(times.rename(stamps.name), place, int((clock != stamps).sum()))
 
 
 def _in_month(clock: pd.DatetimeIndex, day: int, usual: int) -> pd.DatetimeIndex:

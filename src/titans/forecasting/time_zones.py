@@ -21,7 +21,7 @@ _SKIPPED = "2h"  # that a clock is put forward, at most
 _ONE_TIME = 0.5  # the circular variance of times of day that are taken for one, at most; of all hours it is 1
 
 
-def on_clock(stamps: pd.Index, frequency: str | int, usual: int | None = None) -> pd.Index:
+def to_naive(stamps: pd.Index, frequency: str | int, usual: int | None = None) -> pd.Index:
     """Put time stamps on the clock of a frequency.
 
     Args:
@@ -34,11 +34,11 @@ def on_clock(stamps: pd.Index, frequency: str | int, usual: int | None = None) -
     """
     if zone_of(stamps) is None:
         return stamps
-    return stamps.tz_convert(None) if _absolute(frequency) else on_wall(stamps, usual)
+    return stamps.tz_convert(None) if _absolute(frequency) else wall_time(stamps, usual)
 
 
-def off_clock(clock: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
-    """Undo `on_clock`.
+def from_naive(clock: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
+    """Undo `to_naive`.
 
     Args:
         clock: times without a time zone `[n]`.
@@ -55,7 +55,7 @@ def off_clock(clock: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
     )
 
 
-def on_wall(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIndex:
+def wall_time(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIndex:
     """Read what a clock on the wall showed; where it skipped the usual time of day, that time.
 
     Args:
@@ -78,7 +78,7 @@ def on_wall(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIn
     return dates(np.where(skipped, expected.asi8, shown.asi8), shown)
 
 
-def daily(wall: pd.DatetimeIndex, utc: pd.DatetimeIndex) -> bool:
+def is_daily(wall: pd.DatetimeIndex, utc: pd.DatetimeIndex) -> bool:
     """Whether times lie near one time of day, on the clock on the wall no less than in UTC.
 
     Args:
