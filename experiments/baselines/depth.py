@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from titans import disk
+from titans.io import atomic
 
 MODELS = {1: "depth-1", 2: "titans-lmm", 3: "depth-3", 4: "depth-4"}
 TASKS = {"recall": ("64/8", "right answers, %", 100, (-3, 103)), "text": ("1024", "bits per byte", 1, None)}
@@ -55,7 +55,7 @@ def main() -> None:
         axes.set(xlabel="tokens per second of the training", ylabel=measure, title=f"{task}, {size}", ylim=limits)
         axes.grid(alpha=0.3)
         axes.legend()
-    disk.replace_json(folder / "depth.json", kept)
+    atomic.write_json(folder / "depth.json", kept)
     figure.savefig(folder / "depth.png", dpi=110)
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from titans import disk
 from titans.evaluation.comparison.report import STYLES
+from titans.io import atomic
 from titans.models.presets import MODELS, from_preset
 
 LENGTHS = (256, 1024, 4096, 16_384)
@@ -98,11 +98,11 @@ def main() -> None:
     machine = platform.machine() if arguments.device == "cpu" else torch.cuda.get_device_name()
     arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"scale": arguments.scale, "tokens": TOKENS, "threads": arguments.threads, "rounds": arguments.rounds}
-    disk.replace_json(
+    atomic.write_json(
         arguments.out / "throughput.json",
         settings | {"machine": machine, "unit": f"tokens per second of {unit}", "rates": rates},
     )
-    disk.replace(arguments.out / "throughput.png", plot(rates, unit))
+    atomic.write(arguments.out / "throughput.png", plot(rates, unit))
 
 
 if __name__ == "__main__":

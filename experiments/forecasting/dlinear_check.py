@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from titans import disk
 from titans.evaluation.forecasting import Benchmark, prepare, score
 from titans.forecasting.baselines import DLinear, Repeat, SeasonalNaive
 from titans.forecasting.training import fit
+from titans.io import atomic
 
 EXPECTED, TOLERANCE = {"mse": 0.385, "mae": 0.397}, 0.003
 REFERENCE = {"learning_rate": 1e-3, "batch_size": 32, "decay": "halve"}
@@ -118,7 +118,7 @@ def main() -> int:
         "settings": settings,
         "runs": runs,
     }
-    disk.replace_json(arguments.out / "dlinear_check.json", result)
+    atomic.write_json(arguments.out / "dlinear_check.json", result)
     return 0 if met else 1
 
 

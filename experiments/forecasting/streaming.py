@@ -22,13 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from titans import TitansForecastingConfig, TitansForForecasting, disk
+from titans import TitansForecastingConfig, TitansForForecasting
 from titans.evaluation.forecasting_run import load
 from titans.forecasting.linear import start_linear
 from titans.forecasting.settings import default_config
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import fit
 from titans.forecasting.windows import Streams, stream_step
+from titans.io import atomic
 
 LENGTH, PERIOD, WINDOWS = 24, 48, 8  # look-back and horizon, steps of the pattern, windows of a training sample
 NOISE = 0.1
@@ -178,7 +179,7 @@ def main() -> None:
     plot(results["regime_change"], arguments.out / "streaming.png")
     if arguments.dataset is not None:
         results["etth1"] = real(arguments.dataset)
-    disk.replace_json(arguments.out / "streaming.json", results)
+    atomic.write_json(arguments.out / "streaming.json", results)
     print(
         json.dumps(
             {name: {k: v for k, v in part.items() if k != "mse_by_window"} for name, part in results.items()}, indent=1

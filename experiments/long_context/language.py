@@ -20,7 +20,6 @@ from typing import Any
 from report import command, write
 from small_models import GATE_FLOOR, MODELS, TEST_BOOK, trained, training_books
 
-from titans import disk
 from titans.data.books import strip_gutenberg
 from titans.data.corpora import Document, documents
 from titans.data.synthetic.task import parse_sizes
@@ -30,6 +29,7 @@ from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.language import evaluate_language
 from titans.evaluation.perplexity import perplexity
 from titans.evaluation.synthetic_training import Budget
+from titans.io import atomic
 from titans.models.modeling import TitansForCausalLM
 
 SIZES = parse_sizes([256, 512, 1024])
@@ -52,8 +52,8 @@ def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
         folder.mkdir(exist_ok=True)
     path = folder / "positions.json"
     if not path.exists():
-        disk.replace_json(path, dataclasses.asdict(perplexity(model, tokenizer, pieces(text / "books" / TEST_BOOK))))
-    book, tasks = json.loads(disk.read(path)), {}
+        atomic.write_json(path, dataclasses.asdict(perplexity(model, tokenizer, pieces(text / "books" / TEST_BOOK))))
+    book, tasks = json.loads(atomic.read(path)), {}
     for task, limit in TASKS.items():
         answers = folder / task
         answers.mkdir(exist_ok=True)

@@ -22,13 +22,13 @@ import torch
 from report import command, plot, pooled, write
 from small_models import GATE_FLOOR, MODELS, PARAMETERS, WRITE_COST
 
-from titans import disk
 from titans.data.synthetic.registry import make_task
 from titans.data.synthetic.task import Size, parse_sizes
 from titans.evaluation.calibration import find_thresholds
 from titans.evaluation.model_zoo import make_model, matched
 from titans.evaluation.synthetic import score
 from titans.evaluation.synthetic_training import Budget, generator_for, train_on
+from titans.io import atomic
 from titans.layers.neural_memory import NeuralMemory
 
 VOCABULARY, FACTS = 64, 8
@@ -121,7 +121,7 @@ def load(variant: Setting, seed: int, work: Path) -> Any:
     budget = Budget(c.steps, 32, c.learning_rate, write_cost=c.write_cost, piece_length=c.piece_length)
     training = train_on(model, TASK, c.sizes, budget, seed)
     print(f"{path.stem}: {training.tokens:,} tokens, {training.curve[-1][1]:.3f} nats at the end", flush=True)
-    disk.replace(path, safetensors.torch.save({k: v.contiguous() for k, v in model.state_dict().items()}))
+    atomic.write(path, safetensors.torch.save({k: v.contiguous() for k, v in model.state_dict().items()}))
     return model
 
 
@@ -145,9 +145,9 @@ def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> 
                 with torch.inference_mode():
                     policy = find_thresholds(model, list(texts))[0]
             result = score(model, TASK, Size(length, FACTS), sequences=samples, piece_length=PIECE, policy=policy)
-            disk.replace_json(path, {"correct": result.correct, "asked": result.asked, "loss": result.loss})
+            atomic.write_json(path, {"correct": result.correct, "asked": result.asked, "loss": result.loss})
             print(f"{name}, seed {seed}, {length:,} tokens: {result.accuracy:.0%}", flush=True)
-        found[length] = json.loads(disk.read(path))["correct"]
+        found[length] = json.loads(atomic.read(path))["correct"]
         if found[length] < LEAST * samples:
             break
     return found

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from titans import disk
 from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.intervals import wilson
+from titans.io import atomic
 
 Cells = dict[str, dict[str, Any]]  # by length
 
@@ -38,8 +38,8 @@ def command(name: str, about: str, models: Iterable[str], seeds: Iterable[int] =
 def write(name: str, out: Path, content: Mapping[str, Any], picture: bytes) -> None:
     """Write the result of an experiment and its picture, each whole or not at all."""
     out.mkdir(parents=True, exist_ok=True)
-    disk.replace_json(out / f"{name}.json", dict(content))
-    disk.replace(out / f"{name}.png", picture)
+    atomic.write_json(out / f"{name}.json", dict(content))
+    atomic.write(out / f"{name}.png", picture)
 
 
 def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,7 +156,7 @@ def save(drawn: Figure, path: Path) -> bytes:
         The picture.
     """
     picture = png(drawn)
-    disk.replace(path, picture)
+    atomic.write(path, picture)
     return picture
 
 

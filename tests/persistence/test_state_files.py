@@ -16,7 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans import MemoryState, TitansConfig, TitansError, TitansForCausalLM, WritePolicy, disk
+from titans import MemoryState, TitansConfig, TitansError, TitansForCausalLM, WritePolicy
+from titans.io import atomic
 from titans.persistence import FingerprintError, StateFileError, fingerprint
 from titans.persistence.state_file import _checksum, _metadata, dump, parse
 from titans.persistence.tree import flatten
@@ -456,7 +457,7 @@ def test_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
         os, "fsync", lambda fd: (events.append("folder" if os.path.isdir(f"/dev/fd/{fd}") else "file"), fsync(fd))
     )
     monkeypatch.setattr(type(tmp_path), "replace", lambda a, b: (events.append("name"), replace(a, b)))
-    disk.replace(tmp_path / "x", b"1")
+    atomic.write(tmp_path / "x", b"1")
     assert events == ["file", "name", "folder"]
 
 

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from titans import MemoryStore, TitansError, disk
+from titans import MemoryStore, TitansError
+from titans.io import atomic
 from titans.persistence import StoreError
 
 
@@ -62,7 +63,7 @@ def test_what_is_said_not_to_be_saved_is_not_saved(store, tiny, read, same, monk
     _, state = read(tiny, 3)
     store.put("t", "s", state, expected=0)
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "flush_names", failing(errno.EIO))
+        patch.setattr(atomic, "sync_folder", failing(errno.EIO))
         with pytest.raises(StoreError):
             store.put("t", "s", read(tiny, 5)[1], expected=1)
     same(store.get("t", "s").state, state)

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from titans import MemoryStore, disk
+from titans import MemoryStore
+from titans.io import atomic
 from titans.persistence import ConflictError, StoreError, versions
 from titans.persistence.sessions import Place
 
@@ -278,13 +279,13 @@ def test_a_number_that_cannot_be_noted_is_not_swept(store, root, tiny, state, mo
 WRITER = """
 import os, runpy, sys
 from pathlib import Path
-disk, sync = runpy.run_path(sys.argv[1]), os.fsync  # without torch, which takes seconds to load
+atomic, sync = runpy.run_path(sys.argv[1]), os.fsync  # without torch, which takes seconds to load
 def slow(descriptor):
     print(flush=True)
     sys.stdin.readline()
     sync(descriptor)
 os.fsync = slow
-disk["create"](Path(sys.argv[2]), b"x" * 1000)
+atomic["create"](Path(sys.argv[2]), b"x" * 1000)
 print("made", flush=True)
 """
 
@@ -294,7 +295,7 @@ def test_what_a_killed_writer_left_goes_at_the_next_start_and_what_a_living_one_
     folder = tmp_path / "t=0" / "s=0"
     (living, killed) = (
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, disk.__file__, str(folder / name)],
+            [sys.executable, "-c", WRITER, atomic.__file__, str(folder / name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -303,24 +304,24 @@ def test_what_a_killed_writer_left_goes_at_the_next_start_and_what_a_living_one_
     )
     for process in (living, killed):
         process.stdout.readline()
-    assert len(list(folder.glob(f"*{disk.SUFFIX}"))) == 2
+    assert len(list(folder.glob(f"*{atomic.SUFFIX}"))) == 2
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     MemoryStore(tmp_path, tiny)
-    assert len(list(folder.glob(f"*{disk.SUFFIX}"))) == 1
+    assert len(list(folder.glob(f"*{atomic.SUFFIX}"))) == 1
     said, _ = living.communicate("\n\n")
     assert said.strip() == "made"
     assert sorted(path.name for path in folder.iterdir()) == [f"{1:012d}.safetensors", "living"]
 
 
 def test_where_locks_are_unknown_a_day_must_pass(tmp_path, monkeypatch):
-    new, old = tmp_path / f"new{disk.SUFFIX}", tmp_path / f"old{disk.SUFFIX}"
+    new, old = tmp_path / f"new{atomic.SUFFIX}", tmp_path / f"old{atomic.SUFFIX}"
     for path in (new, old):
         path.write_bytes(b"x")
     os.utime(old, (time.time() - 90_000,) * 2)
-    assert disk.is_abandoned(new)
-    monkeypatch.setattr(disk, "fcntl", None)
-    assert (disk.is_abandoned(new), disk.is_abandoned(old)) == (False, True)
+    assert atomic.is_abandoned(new)
+    monkeypatch.setattr(atomic, "fcntl", None)
+    assert (atomic.is_abandoned(new), atomic.is_abandoned(old)) == (False, True)
 
 
 def test_a_writer_whose_file_was_swept_writes_it_again(tmp_path, tiny, state, same, monkeypatch):
@@ -365,5 +366,5 @@ def test_what_its_user_opened_stays_open(tmp_path, tiny, state):
     state.save(tmp_path / "exported")
     (tmp_path / "exported").chmod(0o640)
     state.save(tmp_path / "exported")
-    disk.replace(tmp_path / "exported", b"report")
+    atomic.write(tmp_path / "exported", b"report")
     assert stat.S_IMODE((tmp_path / "exported").stat().st_mode) == 0o640

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from tests.serving.conftest import GREEDY
-from titans import disk
+from titans.io import atomic
 from titans.persistence import MemoryStore
 from titans.serving import logs
 from titans.serving.pseudonyms import pseudonym, without_names
@@ -45,7 +45,7 @@ def provoke(client, model, tmp_path, monkeypatch):
     client.app.state.service.store = MemoryStore(tmp_path / "memories", model)
     client.error("POST", "/v1/completions", 500, json=TURN)
     client.error("GET", "/v1/memories/Ann.Smith@example.org/nothing", 404)
-    monkeypatch.setattr(disk, "read", lambda path, start=0, end=None: {}[str(path)])
+    monkeypatch.setattr(atomic, "read", lambda path, start=0, end=None: {}[str(path)])
     client.error("POST", "/v1/completions", 500, json=TURN)
     client.error("GET", "/v1/memories/Ann.Smith@example.org/diary", 500)
     monkeypatch.undo()
@@ -54,7 +54,7 @@ def provoke(client, model, tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(errno.ENOSPC, "no room", str(path))
 
-    monkeypatch.setattr(disk, "create", full)
+    monkeypatch.setattr(atomic, "create", full)
     client.error("POST", "/v1/completions", 507, json=TURN)
 
 

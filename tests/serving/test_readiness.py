@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.serving.conftest import GREEDY
-from titans import disk
+from titans.io import atomic
 from titans.persistence import MemoryStore
 from titans.serving import readiness
 from titans.serving.errors import ApiError
@@ -30,7 +30,7 @@ def break_store(monkeypatch, code):
     def create(path, data):
         raise OSError(code, "as the system says")
 
-    monkeypatch.setattr(disk, "create", create)
+    monkeypatch.setattr(atomic, "create", create)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def text_or_file(text: str | None, file: Path | None, name: str) -> Iterable[str
     Raises:
         TitansError: both are given, or none, or the text is not UTF-8.
     """
-    from titans.text_files import text_blocks
+    from titans.io.text import text_blocks
 
     if (text is None) == (file is None):
         raise TitansError(f"give the text either as {name} or as --file")

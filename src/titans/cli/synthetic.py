@@ -123,7 +123,7 @@ def _model(
     fields: Sequence[str] | None,
 ) -> dict[str, Any]:
     """Put the fields of the model together."""
-    from titans.recipes import apply_override
+    from titans.io.recipe import apply_override
 
     if variant is not None and preset is not None:
         raise TitansError("give the model either as --variant or as --preset")

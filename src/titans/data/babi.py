@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from titans.errors import TitansError
-from titans.text_files import read_text, without_compression
+from titans.io.text import read_text, without_compression
 
 _ROOMS = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 _OBJECTS = ("apple", "football", "milk")

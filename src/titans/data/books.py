@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from titans.data.corpora import Source, documents
 from titans.errors import TitansError
-from titans.text_files import kind, read_text
+from titans.io.text import kind, read_text
 
 _START = re.compile(r"\*{3}\s*START OF TH(?:E|IS) PROJECT GUTENBERG[^*]*\*{3}", re.IGNORECASE)
 _END = re.compile(r"^(?:\*{3}\s*END OF TH(?:E|IS)|End of (?:the |this )?)\s*PROJECT GUTENBERG", re.I | re.M)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from titans.data.hub import hub_or_cache
 from titans.error_text import first_line
 from titans.errors import TitansError
-from titans.text_files import kind, open_bytes, read_text, text_blocks, text_lines
+from titans.io.text import kind, open_bytes, read_text, text_blocks, text_lines
 
 _EXTRA = 'install the data extra: pip install "titans-lm[data]"'
 

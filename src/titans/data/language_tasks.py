@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from titans.errors import TitansError
-from titans.text_files import read_text, text_lines, without_compression
+from titans.io.text import read_text, text_lines, without_compression
 
 Rows = list[dict[str, Any]]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans import disk
 from titans.data.babi import Story, check_task
 from titans.data.babilong import (
     Background,
@@ -27,6 +26,7 @@ from titans.evaluation.babilong_metric import is_right
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
+from titans.io import atomic
 
 if TYPE_CHECKING:
     from titans.evaluation.streaming_lm import StreamingLM
@@ -193,8 +193,8 @@ class BabilongResult:
             },
             "scores": [{**dataclasses.asdict(score), "accuracy": score.accuracy} for score in self.scores],
         }
-        disk.replace_json(folder / FILE, content)
-        disk.replace(folder / PLOT, _plot(self))
+        atomic.write_json(folder / FILE, content)
+        atomic.write(folder / PLOT, _plot(self))
 
 
 def run_babilong(

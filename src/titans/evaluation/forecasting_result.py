@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from titans import disk
+from titans.io import atomic
 
 FILE, PLOT = "forecasting.json", "forecasting.png"
 
@@ -130,8 +130,8 @@ class ForecastingResult:
             folder: made if it does not exist.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace_json(folder / FILE, self._as_json())
-        disk.replace(folder / PLOT, _plot(self))
+        atomic.write_json(folder / FILE, self._as_json())
+        atomic.write(folder / PLOT, _plot(self))
 
     def _as_json(self) -> dict[str, Any]:
         means = {

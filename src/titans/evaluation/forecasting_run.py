@@ -24,9 +24,9 @@ from titans.forecasting.scores import Predict, score
 from titans.forecasting.seasons import season
 from titans.forecasting.settings import Training, default_config, default_training, dlinear_training
 from titans.forecasting.training import fit
+from titans.io.text import without_compression
 from titans.models.configuration import VARIANTS
 from titans.models.forecasting import TitansForForecasting
-from titans.text_files import without_compression
 
 UNTRAINED = ("repeat", "seasonal-naive")
 MODELS = (*VARIANTS, "dlinear", *UNTRAINED)

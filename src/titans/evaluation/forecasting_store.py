@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 
 SETTINGS, RUNS = "settings.json", "runs"
 
@@ -53,7 +53,7 @@ class Store:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = folder / SETTINGS
         if not path.exists():
-            disk.replace_json(path, settings)
+            atomic.write_json(path, settings)
             return
         found = _parse(path, "use another folder")
         differing = [name.replace("_", " ") for name in settings if found.get(name) != settings[name]]
@@ -80,7 +80,7 @@ class Store:
 
     def add(self, run: Run, kept: dict[str, Any]) -> None:
         """Write what is to be kept of a run."""
-        disk.replace_json(self._path(run), kept)
+        atomic.write_json(self._path(run), kept)
 
     def _path(self, run: Run) -> Path:
         return self._folder / f"{run.name}.json"
@@ -88,7 +88,7 @@ class Store:
 
 def _parse(path: Path, advice: str) -> dict[str, Any]:
     try:
-        found = json.loads(disk.read(path))
+        found = json.loads(atomic.read(path))
     except ValueError as error:
         raise TitansError(f"{path} is no JSON file ({error}): {advice}") from error
     if not isinstance(found, dict):

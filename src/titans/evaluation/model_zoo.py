@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from titans.error_text import first_line
 from titans.errors import TitansError
-from titans.recipes import check_keys, check_values
+from titans.io.recipe import check_keys, check_values
 
 KINDS = ("variant", "preset", "model_type")
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans import disk
 from titans.data.corpora import Document
 from titans.data.tokenizers import check_vocabulary, encode, encode_pieces
 from titans.error_text import refused_as
 from titans.errors import TitansError
+from titans.io import atomic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,7 +70,7 @@ class PerplexityResult:
             folder: made if it does not exist.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace_json(folder / "perplexity.json", dataclasses.asdict(self))
+        atomic.write_json(folder / "perplexity.json", dataclasses.asdict(self))
         _plot(self, folder / "perplexity.png")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 
 SETTINGS, ANSWERS = "settings.json", "answers.jsonl"
 
@@ -82,10 +82,10 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
     if not path.exists():
         if (folder / ANSWERS).exists():
             raise TitansError(f"{folder} holds answers but no {SETTINGS} that says what they are: use another folder")
-        disk.replace_json(path, settings)
+        atomic.write_json(path, settings)
         return
     try:
-        found = dict(json.loads(disk.read(path)))
+        found = dict(json.loads(atomic.read(path)))
     except (ValueError, TypeError) as error:
         raise TitansError(f"{path} is damaged: use another folder") from error
     differing = [name for name in {**settings, **found} if found.get(name) != settings.get(name)]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans import disk, plots
+from titans import plots
+from titans.io import atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,5 +24,5 @@ def save_result(folder: Path, name: str, content: Mapping[str, Any], drawn: Figu
         picture: the picture's name where it differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    disk.replace_json(folder / f"{name}.json", dict(content))
+    atomic.write_json(folder / f"{name}.json", dict(content))
     plots.save(drawn, folder / f"{picture or name}.png")

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans import disk
 from titans.data.books import Words
 from titans.data.ruler import RulerTask, canonical, make_task, needs_books
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
+from titans.io import atomic
 
 if TYPE_CHECKING:
     from titans.evaluation.streaming_lm import StreamingLM
@@ -109,8 +109,8 @@ class RulerResult:
             folder: made if it does not exist.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        disk.replace_json(folder / FILE, self._as_json())
-        disk.replace(folder / PLOT, _plot(self))
+        atomic.write_json(folder / FILE, self._as_json())
+        atomic.write(folder / PLOT, _plot(self))
 
     def _as_json(self) -> dict[str, Any]:
         cells = []

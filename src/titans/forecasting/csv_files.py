@@ -15,7 +15,7 @@ from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.snapping import MOSTLY
-from titans.text_files import encoding_of, open_bytes
+from titans.io.text import encoding_of, open_bytes
 
 _MISSING = (
     *("", "NA", "N/A", "n/a", "na", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "-NaN", "null", "NULL", "Null"),

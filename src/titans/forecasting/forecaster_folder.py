@@ -20,12 +20,12 @@ import numpy as np
 import safetensors.torch
 from safetensors import SafetensorError
 
-from titans import disk
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.ledger import Ledger
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.time_zones import to_naive
+from titans.io import atomic
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
@@ -52,12 +52,12 @@ def save(forecaster: TitansForecaster, folder: str | os.PathLike[str]) -> None:
         stream.model.save_pretrained(part)
         stream.save(part / _STREAM)
         for path in part.iterdir():
-            disk.flush(path)
-        disk.flush_names(part)
-        digests = {path.name: _digest(disk.read(path)) for path in sorted(part.iterdir())}
+            atomic.sync(path)
+        atomic.sync_folder(part)
+        digests = {path.name: _digest(atomic.read(path)) for path in sorted(part.iterdir())}
         index = {"format": FORMAT, "version": VERSION, "part": part.name, "files": digests, **content}
         text = json.dumps({**index, "checksum": _digest(_text(index))}, indent=1)
-        disk.replace(folder / INDEX, text.encode())
+        atomic.write(folder / INDEX, text.encode())
     except OSError as error:
         raise TitansError(f"cannot write the forecaster to {folder} ({error.strerror}): is the path right?") from error
     for old in before:
@@ -90,7 +90,7 @@ def load(kind: type[TitansForecaster], folder: str | os.PathLike[str]) -> Titans
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        data = disk.read(folder / INDEX)
+        data = atomic.read(folder / INDEX)
     except OSError as error:
         raise TitansError(f"{folder} holds no forecaster ({INDEX}: {error.strerror}): is the path right?") from error
     try:
@@ -116,7 +116,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 def _whole(path: Path, digest: str) -> bytes:
     try:
-        data = disk.read(path)
+        data = atomic.read(path)
     except OSError as error:
         raise TitansError(f"cannot read {path.name} ({error.strerror}): {_REMEDY}") from error
     if _digest(data) != digest:

@@ -13,12 +13,12 @@ import matplotlib
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from titans import disk
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.forecaster import NAME
 from titans.forecasting.long_frames import ID, TIME
 from titans.forecasting.outcome import Outcome
+from titans.io import atomic
 
 MOST_PLOTS = 12
 SHOWN, LEAST_SHOWN = 4, 48  # horizons of history in a plot, and its least steps
@@ -91,7 +91,7 @@ def write(path: Path, outcome: Outcome, name: str) -> None:
         outcome: the forecasts.
         name: what was forecast.
     """
-    disk.replace(path, page(outcome, name).encode())
+    atomic.write(path, page(outcome, name).encode())
 
 
 def write_csv(path: Path, outcome: Outcome) -> None:
@@ -101,7 +101,7 @@ def write_csv(path: Path, outcome: Outcome) -> None:
         path: the file; its folder exists.
         outcome: the forecasts.
     """
-    disk.replace(path, outcome.forecast.to_csv(index=False, lineterminator="\n").encode())
+    atomic.write(path, outcome.forecast.to_csv(index=False, lineterminator="\n").encode())
 
 
 def page(outcome: Outcome, name: str) -> str:

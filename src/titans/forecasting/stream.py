@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 from titans.models.configuration import VARIANTS
 from titans.models.forecasting import ForecastOutput, TitansForForecasting
 from titans.models.memory_state import MemoryState
@@ -179,7 +179,7 @@ class ForecastStream:
             tensors["static"] = self._static.cpu()
         metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint(self.model)}
         metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
-        disk.replace(Path(path), safetensors.torch.save(tensors, metadata), disk.PRIVATE)
+        atomic.write(Path(path), safetensors.torch.save(tensors, metadata), atomic.PRIVATE)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TitansForForecasting) -> ForecastStream:
@@ -196,7 +196,7 @@ class ForecastStream:
             TitansError: the file is damaged or missing, or the stream belongs to another model.
         """
         try:
-            return cls._parse(disk.read(Path(path)), model)
+            return cls._parse(atomic.read(Path(path)), model)
         except OSError as error:
             raise TitansError(f"cannot read the stream file {path} ({error.strerror}): is the path right?") from error
         except TitansError as error:

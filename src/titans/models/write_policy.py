@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 from titans.models.memory_state import MemoryState
 from titans.state import NeuralMemoryState, WriteState
 
@@ -157,7 +157,7 @@ class WritePolicy:
             The file.
         """
         path = Path(folder) / FILE
-        disk.replace(path, (json.dumps({"best": best, **dataclasses.asdict(self)}, indent=2) + "\n").encode())
+        atomic.write(path, (json.dumps({"best": best, **dataclasses.asdict(self)}, indent=2) + "\n").encode())
         return path
 
     @staticmethod

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 from titans.persistence.errors import StoreError
 
 _PRIVATE = 0o700  # of a folder: its owner's alone, whatever the umask
@@ -106,7 +106,7 @@ class LocalFolder:
     @_local
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes `start` to `end` of a file."""
-        return disk.read(self._at(path), start, end)
+        return atomic.read(self._at(path), start, end)
 
     @_local
     def create(self, path: str, data: bytes) -> None:
@@ -115,7 +115,7 @@ class LocalFolder:
         while True:
             try:
                 self._make(target.parent)
-                return disk.create(target, data)
+                return atomic.create(target, data)
             except FileNotFoundError:
                 continue  # another process pruned the folder, which was empty, or swept what it took for abandoned
 
@@ -132,7 +132,8 @@ class LocalFolder:
             for name in names:
                 file = Path(folder, name)
                 with suppress(FileNotFoundError):
-                    if wanted(name, file.lstat().st_size) or (name.endswith(disk.SUFFIX) and disk.is_abandoned(file)):
+                    unfinished = name.endswith(atomic.SUFFIX) and atomic.is_abandoned(file)
+                    if unfinished or wanted(name, file.lstat().st_size):
                         found.append(file.relative_to(self.root).as_posix())
         return found
 
@@ -168,7 +169,7 @@ class LocalFolder:
         if folder != self.root and not folder.is_dir():
             self._make(folder.parent)
             folder.mkdir(_PRIVATE, exist_ok=True)
-            disk.flush_names(folder.parent)
+            atomic.sync_folder(folder.parent)
 
 
 class RemoteFolder:
@@ -231,7 +232,7 @@ class RemoteFolder:
         return [
             path.removeprefix(f"{self.root}/")
             for path, entry in found.items()
-            if path.endswith(disk.SUFFIX) or wanted(path.rpartition("/")[2], entry["size"])
+            if path.endswith(atomic.SUFFIX) or wanted(path.rpartition("/")[2], entry["size"])
         ]
 
     def prune(self, path: str) -> None:

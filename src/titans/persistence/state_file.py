@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
 from titans.persistence.errors import FingerprintError, StateFileError
@@ -67,16 +67,16 @@ def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
             "keep the model, and save a state that it handed out in this process"
         )
     try:
-        created = read_header(partial(disk.read, path), path.stat().st_size).created
+        created = read_header(partial(atomic.read, path), path.stat().st_size).created
     except (OSError, StateFileError):
         created = None  # nothing there, or nothing that says since when
-    disk.replace(path, dump(state, model, created=created), disk.PRIVATE)
+    atomic.write(path, dump(state, model, created=created), atomic.PRIVATE)
 
 
 def load(path: str | os.PathLike[str], model: Any, *, force: bool = False) -> MemoryState:
     """Read a state file; see `MemoryState.load`."""
     try:
-        data = disk.read(Path(path))
+        data = atomic.read(Path(path))
     except OSError as error:
         raise StateFileError(f"cannot read the state file {path} ({error.strerror}): is the path right?") from error
     try:

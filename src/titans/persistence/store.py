@@ -12,8 +12,8 @@ from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any
 
-from titans.disk import SUFFIX
 from titans.errors import TitansError
+from titans.io.atomic import SUFFIX
 from titans.models.memory_state import MemoryState
 from titans.models.origin import Origin
 from titans.persistence.cache import Cache

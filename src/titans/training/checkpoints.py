@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.utils import _pytree as pytree
 
-from titans import disk
 from titans.errors import TitansError
+from titans.io import atomic
 from titans.ops.state import State, level
 
 _MANIFEST = "complete.json"
@@ -30,12 +30,12 @@ def seal(checkpoint: Path) -> None:
     """
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name != _MANIFEST]
     for path in files:
-        disk.flush(path)
+        atomic.sync(path)
     sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
     for folder in (path for path in checkpoint.rglob("*") if path.is_dir()):
-        disk.flush_names(folder)
-    disk.replace(checkpoint / _MANIFEST, json.dumps(sizes, indent=1).encode())
-    disk.flush_names(checkpoint.parent)
+        atomic.sync_folder(folder)
+    atomic.write(checkpoint / _MANIFEST, json.dumps(sizes, indent=1).encode())
+    atomic.sync_folder(checkpoint.parent)
 
 
 def unseal(checkpoint: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from titans.data.corpora import HubSource, Source
 from titans.errors import TitansError
-from titans.recipes import check_keys, check_values, read_recipe
+from titans.io.recipe import check_keys, check_values, read_recipe
 
 
 @dataclasses.dataclass(frozen=True)

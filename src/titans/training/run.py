@@ -13,16 +13,16 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, ProgressCallback, TrainerState, TrainingArguments, set_seed
 
-from titans import disk
 from titans.data.corpora import local_files
 from titans.data.packing import PieceDataset
 from titans.data.store import build_store
 from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tokenizer
 from titans.error_text import first_line
 from titans.errors import TitansError
+from titans.io import atomic
+from titans.io.yaml import format_yaml, parse_yaml
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
-from titans.plain_yaml import format_yaml, parse_yaml
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
 from titans.training.checkpoints import ELSEWHERE, last_intact_checkpoint
 from titans.training.pretrained import load_config, load_model
@@ -101,7 +101,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     tokens, documents = len(train_set.store.tokens), len(train_set.store)
     report(f"data: {tokens:,} tokens in {documents:,} documents, {len(train_set):,} batches an epoch")
     if args.should_save:
-        disk.replace(folder / _RECIPE_FILE, format_yaml(_as_yaml(recipe)).encode())
+        atomic.write(folder / _RECIPE_FILE, format_yaml(_as_yaml(recipe)).encode())
 
     try:
         trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)

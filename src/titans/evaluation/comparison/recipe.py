@@ -17,7 +17,7 @@ from titans.data.synthetic.text_pieces import LIMIT, TextPieces
 from titans.errors import TitansError
 from titans.evaluation import model_zoo
 from titans.evaluation.synthetic_training import Budget
-from titans.recipes import check_keys, check_values, read_recipe
+from titans.io.recipe import check_keys, check_values, read_recipe
 
 TOLERANCE = 0.03  # of the parameters
 _TYPES: dict[str, Any] = {  # of the sections, as YAML gives them

@@ -10,8 +10,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from titans import disk
 from titans.evaluation.comparison.result import ComparisonResult, Mean, ModelResult
+from titans.io import atomic
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1d2433; }
@@ -31,10 +31,10 @@ def write_report(result: ComparisonResult, folder: Path) -> None:
         folder: it exists.
     """
     plots = _plots(result)
-    disk.replace_json(folder / "results.json", as_json(result))
-    disk.replace(folder / "plots.png", plots)
-    disk.replace(folder / "table.md", markdown(result).encode())
-    disk.replace(folder / "report.html", _page(result, plots).encode())
+    atomic.write_json(folder / "results.json", as_json(result))
+    atomic.write(folder / "plots.png", plots)
+    atomic.write(folder / "table.md", markdown(result).encode())
+    atomic.write(folder / "report.html", _page(result, plots).encode())
 
 
 def table(result: ComparisonResult) -> list[list[str]]:

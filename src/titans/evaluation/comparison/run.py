@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from titans import disk
 from titans.data.synthetic.task import Size
 from titans.data.synthetic.text_pieces import TextPieces
 from titans.errors import TitansError
@@ -26,6 +25,7 @@ from titans.evaluation.comparison.result import ComparisonResult, ModelResult, R
 from titans.evaluation.progress import Finished, Progress, unheard, unseen
 from titans.evaluation.synthetic import score, score_as_json
 from titans.evaluation.synthetic_training import Diverged, train_on
+from titans.io import atomic
 from titans.state import GrowingState
 
 RUNS = "runs"
@@ -109,7 +109,7 @@ class _Work:
         if run is None:
             content = self._settings(spec, rate, seed) | self._measure(spec, rate, seed)
             path = self._path(spec, rate, seed)
-            disk.replace_json(path, content)
+            atomic.write_json(path, content)
             run = Run.of(content)
         self.done += 1
         loss = f"loss {run.validation_loss:.3f}" if math.isfinite(run.validation_loss) else "diverged"

@@ -6,7 +6,7 @@ import dataclasses
 import io
 from pathlib import Path
 
-from titans import disk
+from titans.io import atomic
 
 LOCAL = "_local"  # after the name of a task whose documents come from a file
 
@@ -161,8 +161,8 @@ class LanguageResult:
         """
         folder.mkdir(parents=True, exist_ok=True)
         content = dataclasses.asdict(self) | {"average": self.average, "protocol": self.protocol}
-        disk.replace_json(folder / "language.json", content)
-        disk.replace(folder / "language.png", _plot(self))
+        atomic.write_json(folder / "language.json", content)
+        atomic.write(folder / "language.png", _plot(self))
 
 
 def _plot(result: LanguageResult) -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from titans.errors import TitansError
-from titans.plain_yaml import format_yaml, parse_yaml
+from titans.io.yaml import format_yaml, parse_yaml
 
 
 @pytest.mark.parametrize(

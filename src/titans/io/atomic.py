@@ -23,7 +23,7 @@ _USUAL = 0o666  # less the umask
 _DAY = 24 * 60 * 60  # seconds
 
 
-def replace(path: Path, data: bytes, mode: int = _USUAL) -> None:
+def write(path: Path, data: bytes, mode: int = _USUAL) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one, whole.
 
     Args:
@@ -37,14 +37,14 @@ def replace(path: Path, data: bytes, mode: int = _USUAL) -> None:
         written.replace(path)
 
 
-def replace_json(path: Path, content: Any) -> None:
-    """Write JSON as `replace` writes bytes.
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON as `write` writes bytes.
 
     Args:
         path: the file; its folder exists.
         content: dictionaries, lists, texts and finite numbers.
     """
-    replace(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def create(path: Path, data: bytes) -> None:
@@ -77,13 +77,13 @@ def read(path: Path, start: int = 0, end: int | None = None) -> bytes:
         return file.read(-1 if end is None else end - start)
 
 
-def flush(path: Path) -> None:
+def sync(path: Path) -> None:
     """Force the content of a file to disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
-def flush_names(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Force to disk which files a folder holds; Windows opens no folders and does it by itself."""
     if os.name == "nt":
         return
@@ -126,4 +126,4 @@ def _unfinished(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         yield unfinished
     finally:
         unfinished.unlink(missing_ok=True)
-    flush_names(path.parent)
+    sync_folder(path.parent)

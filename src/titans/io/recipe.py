@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from titans.errors import TitansError
-from titans.plain_yaml import parse_yaml
-from titans.text_files import decode
+from titans.io.text import decode
+from titans.io.yaml import parse_yaml
 
 _SHOWN = 80  # characters of a value in a message
 

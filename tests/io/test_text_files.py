@@ -18,9 +18,9 @@ from titans.data.books import read_words
 from titans.data.language_tasks import local_task
 from titans.errors import TitansError
 from titans.forecasting.frames import read_csv
+from titans.io.text import decode, read_text, text_lines
 from titans.models.write_policy import FILE, WritePolicy
 from titans.serving.access import load_keys
-from titans.text_files import decode, read_text, text_lines
 from titans.training import load_recipe
 
 TEXT = "Ein Satz, \u2028 zwei\x0b Zeilen: é世\U0001f600\nnoch eine\n"
