@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from titans.cli import app
-from titans.demo import run as demo
+from titans.demo import demonstrate as demo
 
 
 @pytest.mark.parametrize(

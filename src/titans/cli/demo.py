@@ -36,12 +36,12 @@ def demo(
     make_folder(out)
 
     from titans.data.standard_library import standard_library
-    from titans.demo.run import run
+    from titans.demo.demonstrate import demonstrate
 
     corpus = documents(data) if data else standard_library()
     described = ", ".join(data) if data else "Python's documentation topics and standard library"
     with progress_bar(transient=False) as progress:
-        page, sentences = run(corpus, described, out, quick, progress)
+        page, sentences = demonstrate(corpus, described, out, quick, progress)
     for sentence in sentences:
         typer.echo(sentence)
     typer.echo(f"written: {page}")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
+import sys
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from titans.data.corpora import Document
-from titans.data.synthetic.fact_recall import RecallEpisodes
+from titans.data.synthetic.fact_recall import FactRecall
+from titans.data.synthetic.text_pieces import TextPieces
 from titans.data.tokenizers import byte_tokenizer
-from titans.demo.experiment import WINDOW, Plan, Training, peak_memory
-from titans.evaluation.fact_recall import RecallResult, recall
+from titans.demo.experiment import WINDOW, Plan, Training
 from titans.evaluation.perplexity import PerplexityResult, perplexity
+from titans.evaluation.synthetic import Score, score
 from titans.models.modeling import TitansForCausalLM
 
 DISTANCES = tuple(WINDOW * factor for factor in (1, 4, 16, 64))
@@ -32,7 +34,7 @@ class ModelReport:
         peak_memory: most memory its process held, bytes.
         training: how it was trained.
         text: loss on held-out text, by position.
-        recall: answers by distance.
+        recall: answers by the bytes between facts and question.
         sample: text it wrote.
     """
 
@@ -42,7 +44,7 @@ class ModelReport:
     peak_memory: int
     training: Training
     text: PerplexityResult
-    recall: list[RecallResult]
+    recall: dict[int, Score]
     sample: str
 
 
@@ -50,7 +52,7 @@ def measure(
     name: str,
     model: TitansForCausalLM,
     training: Training,
-    held_out: Tensor,
+    held_out: TextPieces,
     plan: Plan,
     progress: Callable[[str], None],
 ) -> ModelReport:
@@ -60,7 +62,7 @@ def measure(
         name: what to call it.
         model: the model.
         training: how it was trained.
-        held_out: bytes of text.
+        held_out: the text.
         plan: how much to measure.
         progress: called with what is being done.
 
@@ -68,22 +70,26 @@ def measure(
         The measurements.
     """
     progress("predicting held-out text")
-    pieces = held_out[: plan.test_bytes].split(TEST_DOCUMENT)
-    text = perplexity(model, byte_tokenizer(), [_document(i, piece) for i, piece in enumerate(pieces)])
-    results = []
+    content = bytes(held_out.text[: plan.test_bytes].tolist())
+    pieces = [content[start : start + TEST_DOCUMENT] for start in range(0, len(content), TEST_DOCUMENT)]
+    text = perplexity(model, byte_tokenizer(), [_document(number, piece) for number, piece in enumerate(pieces)])
+    facts, recall = FactRecall(held_out.text), {}
     for distance in DISTANCES:
         progress(f"recall over {distance:,} bytes")
-        prompts, answers = RecallEpisodes(held_out, seed=3).test(plan.questions, distance)
-        results.append(recall(model, prompts, answers, distance))
+        recall[distance] = score(model, facts, facts.size(distance), sequences=plan.questions)
     progress("writing text")
-    sample = _sample(model)
-    state_bytes = model.initial_state(1).nbytes
-    return ModelReport(name, model.num_parameters(), state_bytes, peak_memory(), training, text, results, sample)
+    state_bytes, memory = model.initial_state(1).nbytes, peak_memory()
+    return ModelReport(name, model.num_parameters(), state_bytes, memory, training, text, recall, _sample(model))
 
 
-def _document(number: int, piece: Tensor) -> Document:
-    text = bytes(piece.tolist()).decode("utf-8", errors="replace")
-    return Document(f"held-out piece {number}", lambda: iter((text,)))
+def peak_memory() -> int:
+    """Return the most memory this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _document(number: int, piece: bytes) -> Document:
+    return Document(f"held-out piece {number}", lambda: iter((piece.decode("utf-8", errors="replace"),)))
 
 
 def _sample(model: TitansForCausalLM, length: int = 240) -> str:

@@ -1,106 +1,119 @@
-"""Recall episodes: facts stated once among real text and asked for later, in bytes."""
+"""Fact recall: facts stated once in real text and asked for later, in bytes."""
 
 from __future__ import annotations
 
+import dataclasses
 import string
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from titans.data.packing import IGNORED
+from titans.data.synthetic.task import Size, SyntheticTask, draw_distinct
+from titans.errors import TitansError
 
 MARK = "#"
 KEYS = string.ascii_uppercase
 VALUES = string.ascii_lowercase
-CHANCE = 1 / len(VALUES)
-FILLER_SHARE = 0.15  # of the steps of a training episode
-MOST_FILLER = 11  # bytes of text per such step
+FILLER_SHARE = 0.15  # of the parts of a training sequence
+MOST_FILLER = 11  # bytes of text per such part
 
 
-class RecallEpisodes:
-    """Facts `#Kv` among filler: once stated, the mark and the key must bring back the value.
+@dataclasses.dataclass(frozen=True, eq=False)
+class FactRecall(SyntheticTask):
+    """Facts `#Kv` in text: once stated, the mark and the key must bring back the value.
 
-    Every episode draws its facts anew, in training and in the test, so an answer can come from the episode only.
+    Every sequence draws its facts anew, in training and in the test, so an answer can come from the sequence only.
     Single pairs are not held out: a model soon knows which pairs never occur and would not answer with one.
+    Training states each fact once and asks for those stated round after round, so that no answer is always near. The
+    test states all facts, goes on with text, and ends with one question.
 
     Args:
-        text: where filler is cut from, bytes `[M]`, int64.
-        seed: of everything random.
-        facts: facts per episode, at most 26. Default 8.
+        text: where text is cut from, bytes `[M]`, uint8.
+        facts: stated in a sequence, at most 26. Default 8.
+        dense: whether sequences are those of the training. Default false.
     """
 
-    def __init__(self, text: Tensor, seed: int, facts: int = 8) -> None:
-        self.text, self.facts = text, facts
-        self.generator = torch.Generator().manual_seed(seed)
+    name: ClassVar[str] = "fact-recall"
+    kind: ClassVar[str] = "recall"
 
-    def batch(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        """Make training episodes, dense in questions.
+    text: Tensor
+    facts: int = 8
+    dense: bool = False
 
-        Args:
-            rows: episodes B.
-            length: bytes N of each.
+    @property
+    def vocab_size(self) -> int:
+        """All bytes."""
+        return 256
 
-        Returns:
-            Bytes and labels, both `[B, N]`: the labels of answers are the answers, all others `IGNORED`.
-        """
-        episodes = [self._episode(length) for _ in range(rows)]
-        ids, labels = (torch.tensor(x) for x in zip(*episodes, strict=True))
+    @property
+    def chance(self) -> float:
+        """One value of all."""
+        return 1 / len(VALUES)
+
+    def size(self, distance: int) -> Size:
+        """Return the size of a test with `distance` bytes of text between the facts and the question."""
+        return Size(3 * self.facts + distance + 2)
+
+    def check(self, size: Size) -> None:
+        """Refuse lengths into which the facts and the question do not fit, and those for which the text is short."""
+        super().check(size)
+        distance = size.length - self.size(0).length
+        if not 0 <= distance <= len(self.text):
+            raise TitansError(
+                f"{size}: expected from {self.size(0)} bytes, for facts and question, to {self.size(len(self.text))}, "
+                "for which the text lasts"
+            )
+
+    def batch(self, rows: int, size: Size, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Make sequences, see `SyntheticTask.batch`."""
+        make = self._dense if self.dense else self._test
+        ids, labels = (torch.tensor(x) for x in zip(*(make(size.length, generator) for _ in range(rows)), strict=True))
         return ids, labels
 
-    def test(self, rows: int, distance: int) -> tuple[Tensor, Tensor]:
-        """Make test episodes: new facts, `distance` bytes of text, one question about one of the facts.
+    def part(self, name: str) -> Self:
+        """Return the task that asks all the time for training, and the one that asks at the end otherwise."""
+        return dataclasses.replace(self, dense=name == "train")
 
-        Args:
-            rows: episodes B.
-            distance: bytes between the last fact and the question; at most the length of the text.
+    def _test(self, length: int, generator: torch.Generator) -> tuple[list[int], list[int]]:
+        facts = self._draw(generator)
+        key = list(facts)[_integer(len(facts), generator)]
+        stated = "".join(f"{MARK}{k}{v}" for k, v in facts.items())
+        text = self._cut(length - self.size(0).length, generator)
+        return [*stated.encode(), *text, *f"{MARK}{key}".encode()], [IGNORED] * (length - 1) + [ord(facts[key])]
 
-        Returns:
-            Prompts that end where the answer is due, `[B, M]`, and the answers `[B]`.
-        """
-        prompts, answers = [], []
-        for _ in range(rows):
-            facts = self._facts()
-            key = list(facts)[self._integer(len(facts))]
-            stated = "".join(_fact(k, v) for k, v in facts.items())
-            prompts.append([*stated.encode(), *self._filler(distance), *f"{MARK}{key}".encode()])
-            answers.append(ord(facts[key]))
-        return torch.tensor(prompts), torch.tensor(answers)
-
-    def _episode(self, length: int) -> tuple[list[int], list[int]]:
-        """State each fact once and ask for those stated round after round, so that no answer is always near."""
-        facts = self._facts()
+    def _dense(self, length: int, generator: torch.Generator) -> tuple[list[int], list[int]]:
+        facts = self._draw(generator)
         unstated, stated, queue = list(facts), list[str](), list[str]()
         ids: list[int] = []
         labels: list[int] = []
         while len(ids) < length:
-            draw = float(torch.rand((), generator=self.generator))
+            draw = float(torch.rand((), generator=generator))
             if draw < FILLER_SHARE:
-                part, answer = self._filler(1 + self._integer(MOST_FILLER)), IGNORED
-            elif unstated and (draw < 0.6 or not stated):
-                stated.append(unstated.pop())
-                part, answer = list(_fact(stated[-1], facts[stated[-1]]).encode()), IGNORED
-            else:
-                queue = queue or self._shuffled(stated)
+                text = self._cut(1 + _integer(MOST_FILLER, generator), generator)
+                ids, labels = ids + text, labels + [IGNORED] * len(text)
+                continue
+            asked = not unstated or (draw >= 0.6 and bool(stated))
+            if asked:
+                queue = queue or [stated[i] for i in torch.randperm(len(stated), generator=generator).tolist()]
                 key = queue.pop()
-                part, answer = list(_fact(key, facts[key]).encode()), ord(facts[key])
-            ids += part
-            labels += [IGNORED] * (len(part) - 1) + [answer]
+            else:
+                key = unstated.pop()
+                stated.append(key)
+            ids += f"{MARK}{key}{facts[key]}".encode()
+            labels += [IGNORED, ord(facts[key]) if asked else IGNORED, IGNORED]
         return ids[:length], labels[:length]
 
-    def _facts(self) -> dict[str, str]:
-        return {key: VALUES[self._integer(len(VALUES))] for key in self._shuffled(KEYS)[: self.facts]}
+    def _draw(self, generator: torch.Generator) -> dict[str, str]:
+        keys = draw_distinct(1, self.facts, len(KEYS), generator)[0].tolist()
+        return {KEYS[key]: VALUES[_integer(len(VALUES), generator)] for key in keys}
 
-    def _shuffled(self, keys: str | list[str]) -> list[str]:
-        return [keys[i] for i in torch.randperm(len(keys), generator=self.generator).tolist()]
-
-    def _filler(self, length: int) -> list[int]:
-        start = self._integer(len(self.text) - length + 1)
+    def _cut(self, length: int, generator: torch.Generator) -> list[int]:
+        start = _integer(len(self.text) - length + 1, generator)
         cut: list[int] = self.text[start : start + length].tolist()
         return cut
 
-    def _integer(self, below: int) -> int:
-        return int(torch.randint(below, (), generator=self.generator))
 
-
-def _fact(key: str, value: str) -> str:
-    return f"{MARK}{key}{value}"
+def _integer(below: int, generator: torch.Generator) -> int:
+    return int(torch.randint(below, (), generator=generator))
