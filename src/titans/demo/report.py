@@ -8,11 +8,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans import disk, html_page, plots
+from titans import html_page, plots
 from titans.data.synthetic.fact_recall import VALUES
 from titans.demo.experiment import WINDOW
 from titans.demo.measure import ModelReport
 from titans.evaluation.synthetic import score_as_json
+from titans.io import atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,9 +37,9 @@ def write(folder: Path, results: Results, facts: dict[str, str], quick: bool = F
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {"loss": _loss(results), "positions": _positions(results), "recall": _recall(results)}
     images = {name: html_page.image(plots.save(one, folder / f"{name}.png"), name) for name, one in drawn.items()}
-    disk.replace_json(folder / "results.json", {"run": facts} | {c.name: _as_json(c) for c in results})
+    atomic.write_json(folder / "results.json", {"run": facts} | {c.name: _as_json(c) for c in results})
     page = folder / "report.html"
-    disk.replace(page, html_page.page("Titans demo", _body(results, facts, images, quick)).encode())
+    atomic.write(page, html_page.page("Titans demo", _body(results, facts, images, quick)).encode())
     return page
 
 
