@@ -54,11 +54,11 @@ def reference(tokens: int, chunk: int, rule: str) -> Built:
     theta, alpha, eta = torch.rand(3, 1, 4, tokens, dtype=torch.float64)
     inputs = [q, F.normalize(k, dim=-1), v, 0.5 / chunk * theta, 0.05 * alpha, 0.9 * eta]
     found = []
-    for implementation in ("chunked", "reference"):
+    for backend in ("chunk", "naive"):
         leaves = [x.clone().requires_grad_() for x in (*inputs, *weights)]
         y, state = associative_memory(
             *leaves[:6], initial_state(leaves[6:]), chunk_size=chunk, rule=rule, residual=rule == "chunk",
-            norm_weight=norm, limit_steps=rule == "chunk", implementation=implementation,
+            norm_weight=norm, limit_steps=rule == "chunk", backend=backend,
         )  # fmt: skip
         gradients = torch.autograd.grad(y.square().sum() + sum(w.sum() for w in state.weights), leaves)
         found.append([y, *state.weights, *state.surprise, *gradients])

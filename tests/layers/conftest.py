@@ -158,7 +158,7 @@ class LiteralMemory:
             v,
             *self.gates(x),
             initial_state([w.expand(len(x), -1, -1, -1) for w in self.weights]),
-            implementation="reference",
+            backend="naive",
             **self.layer.options,
             **self.network_options(),
         )

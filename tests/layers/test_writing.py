@@ -82,7 +82,7 @@ def literally(layer, literal, x, writing):
     q, k, v = literal.queries(x), literal.project(1, x), literal.project(2, x)
     k, v = k / k.norm(dim=-1, keepdim=True), v / (v.square().mean(-1, keepdim=True).sqrt() / 10).clamp(min=1)
     theta, alpha, eta = literal.gates(x)
-    options = {**layer.options, **literal.network_options(), "implementation": "reference", "return_surprise": True}
+    options = {**layer.options, **literal.network_options(), "backend": "naive", "return_surprise": True}
     memory, reads = initial_state(literal.weights), []
     for t in range(x.shape[1]):
         one = slice(t, t + 1)

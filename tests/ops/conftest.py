@@ -128,7 +128,7 @@ def make_case():
 @pytest.fixture(scope="module")
 def kernel():
     """Skip where there is none."""
-    load_kernel = importlib.import_module("titans.ops.associative_memory.native").load_kernel
+    load_kernel = importlib.import_module("titans.ops.native.build").load_kernel
     if load_kernel("double") is None or load_kernel("float") is None:
         pytest.skip("no C++ compiler that the native kernel could be made with")
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from titans.ops import AssociativeMemoryState, associative_memory, initial_state
+from titans.ops.native.build import load_kernel
 
 EXACT = 1e-11
 
@@ -42,18 +43,20 @@ CASES = {
 }
 cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 
-CHUNKED = importlib.import_module("titans.ops.associative_memory.chunked")
-ENGINES = {name: importlib.import_module(f"titans.ops.associative_memory.{name}") for name in ("native", "analytic")}
-NATIVE = ENGINES["native"]
+CHUNKED = importlib.import_module("titans.ops.associative_memory.chunk")
+MODULES = {
+    name: importlib.import_module(f"titans.ops.associative_memory.{name}") for name in ("native", "manual_backward")
+}
+NATIVE = MODULES["native"]
 
 
-@pytest.fixture(autouse=True, scope="module", params=["native", "analytic", "autograd"])
-def whole_chunks(request):
-    """Run whole chunks, from one on, by one engine only."""
-    if request.param == "native" and NATIVE.load_kernel("double") is None:
+@pytest.fixture(autouse=True, scope="module", params=["native", "manual_backward", "autograd"])
+def backend(request):
+    """Run whole chunks, from one on, by one backend only."""
+    if request.param == "native" and load_kernel("double") is None:
         pytest.skip("no C++ compiler that the native kernel could be made with")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CHUNKED, "ANALYTIC_CHUNKS", 1 if request.param == "analytic" else 1000)
+        patch.setattr(CHUNKED, "MANUAL_BACKWARD_CHUNKS", 1 if request.param == "manual_backward" else 1000)
         if request.param != "native":
             patch.setattr(NATIVE, "available", lambda x: False)
         yield request.param
@@ -90,16 +93,16 @@ def options(draw, **fixed):
 
 
 @cases
-def test_chunked_equals_reference(make_case, close, options):
+def test_chunk_equals_naive(make_case, close, options):
     case = make_case(**options)
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @settings(max_examples=25)
 @given(options())
-def test_chunked_equals_reference_for_any_shapes(make_case, close, options):
+def test_chunk_equals_naive_for_any_shapes(make_case, close, options):
     case = make_case(**options)
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_float32_is_close_to_the_float64_reference(make_case, close, name):
     # Smaller steps than elsewhere, since large ones make the numbers themselves sensitive to rounding.
     options = {**CASES[name], "hidden": 16, "width": 8, "step": 0.05}
     single = make_case(**options, dtype=torch.float32).gradients()
-    double = make_case(**options).gradients(implementation="reference")
+    double = make_case(**options).gradients(backend="naive")
     assert single[0].dtype == torch.float32
     assert {x.dtype for x in single[1].tensors() if x.is_floating_point()} == {torch.float32}
     close(single, double, 1e-4)
@@ -124,7 +127,7 @@ def test_gates_of_exactly_0_and_1(make_case, close, rule, gates):
     case = make_case(rule=rule, depth=1 if rule == "token" else 2, offset=0 if rule == "token" else 1, norm=None)
     for name, value in gates.items():
         case.inputs[name] = torch.full_like(case.inputs[name], value)
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @given(st.integers(0, 2**16), st.sampled_from(("chunk", "token")), st.sampled_from((None, 2)))
@@ -135,7 +138,7 @@ def test_gates_of_0_and_1_here_and_there(make_case, close, seed, rule, channels)
         gate = case.inputs[name]
         kind = torch.randint(0, 3, gate.shape, generator=generator)
         case.inputs[name] = torch.where(kind == 0, 0.0, torch.where(kind == 1, 1.0, gate))
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 def test_gates_near_0_and_1_lose_no_precision(make_case, close):
@@ -143,7 +146,7 @@ def test_gates_near_0_and_1_lose_no_precision(make_case, close):
     case = make_case(tokens=40, chunk_size=40, depth=1)
     case.inputs["alpha"][:] = 1 - 1e-9
     case.inputs["eta"][:] = 1e-9
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @pytest.mark.parametrize("name", ["published", "limited", "token"])
@@ -221,8 +224,8 @@ def test_the_online_rule_written_out(make_case, close, limited):
         w = [(1 - alpha[t]) * a + b for a, b in zip(w, s, strict=True)]
         expected.append(network(*w, q[t]))
     assert not limited or min(limits) < 0.5
-    for implementation in ("chunked", "reference"):
-        y, state = case.run(state=initial_state(case.state.weights), implementation=implementation)
+    for backend in ("chunk", "naive"):
+        y, state = case.run(state=initial_state(case.state.weights), backend=backend)
         close(y[0, 0], torch.stack(expected), 1e-12)
         close([x[0, 0] for x in state.weights], w, 1e-12)
         close([x[0, 0] for x in state.surprise], s, 1e-12)
@@ -375,7 +378,7 @@ def test_surprise_is_the_gradient_norm(make_case, close, name):
     case = make_case(**CASES[name])
     y, state, surprise = case.run(return_surprise=True)
     close((y, state), case.run(), 0.0)
-    *_, expected = case.run(return_surprise=True, implementation="reference")
+    *_, expected = case.run(return_surprise=True, backend="naive")
     close(surprise, expected, EXACT)
     assert (surprise > 0).any()
     assert not surprise.requires_grad
@@ -406,14 +409,14 @@ def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, option
 
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("group", [1, 8, 12])
-def test_groups_change_no_gradient(make_case, close, monkeypatch, group, limited, whole_chunks):
+def test_groups_change_no_gradient(make_case, close, monkeypatch, group, limited, backend):
     """The written-out derivative, in groups of 1, 2 and 3 chunks; the last one is smaller."""
-    if whole_chunks == "autograd":
+    if backend == "autograd":
         pytest.skip("autograd has groups of its own: the test above")
     case = make_case(tokens=35, chunk_size=4, residual=True, norm="head", limited=limited, offset=1, step=0.05)
     whole = case.gradients()
-    close(whole, case.gradients(implementation="reference"), EXACT)
-    monkeypatch.setattr(ENGINES[whole_chunks], "GROUP", group)
+    close(whole, case.gradients(backend="naive"), EXACT)
+    monkeypatch.setattr(MODULES[backend], "GROUP", group)
     close(case.gradients(), whole, 1e-12)
 
 
@@ -452,8 +455,8 @@ def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(mak
     assert kept_bytes(make_case, 64, channels=2)[0] > 64 * state / 2
 
 
-def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, whole_chunks):
-    if whole_chunks == "autograd":
+def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, backend):
+    if backend == "autograd":
         pytest.skip("by autograd: the test above")
 
     def per_chunk():
@@ -461,12 +464,12 @@ def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, wh
 
     _, state = kept_bytes(make_case, 1)
     assert per_chunk() < state / 6  # what is kept of two tokens, and a 512th of a state
-    monkeypatch.setattr(ENGINES[whole_chunks], "GROUP", 2)
+    monkeypatch.setattr(MODULES[backend], "GROUP", 2)
     assert per_chunk() > state / 2  # a group of one chunk: the measure sees every state
 
 
-def test_backward_frees_what_was_kept(make_case, whole_chunks):
-    if whole_chunks == "autograd":
+def test_backward_frees_what_was_kept(make_case, backend):
+    if backend == "autograd":
         pytest.skip("autograd frees by itself")
     case = make_case(batch=1, heads=1, width=16, hidden=64, tokens=512, chunk_size=8, dtype=torch.float32, limited=True)
     leaves = case.leaves()
@@ -531,7 +534,7 @@ def test_wrong_shapes(make_case, change):
     ({"chunk_size": -3}, "chunk_size=-3"),
     ({"rule": "online"}, "rule='online'"),
     ({"activation": "tanh"}, "activation='tanh'"),
-    ({"implementation": "magic"}, "implementation='magic'"),
+    ({"backend": "magic"}, "backend='magic'"),
     ({"rule": "token"}, "rule='token'"),
     ({"norm_weight": torch.ones(3)}, "norm_weight has shape"),
     ({"norm_weight": torch.ones(3, 4)}, "norm_weight has shape"),
@@ -568,7 +571,7 @@ def test_inputs_and_outputs_of_different_width(make_case, close, widths, limited
     case.state = AssociativeMemoryState(weights, surprise, anchor, 0)
     case.inputs["v"] = torch.randn(2, 2, 13, widths[-1], generator=generator, dtype=torch.float64)
     case.inputs["k"] *= 1.5  # for a matrix and a unit key the limit has a kink
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @pytest.mark.parametrize("options", [{"norm": "head", "residual": True}, {}], ids=["norm", "plain"])
@@ -579,7 +582,7 @@ def test_limits_where_nothing_is_wrong(make_case, close, options):
     case.state = initial_state(empty)
     case.inputs["k"] *= 2
     case.inputs["v"] = case.inputs["k"].clone() if options else torch.zeros_like(case.inputs["v"])
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 def test_residual_needs_equal_widths(make_case):

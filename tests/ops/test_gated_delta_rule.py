@@ -95,24 +95,24 @@ def cases(draw):
 @pytest.mark.parametrize("chunk_size", [1, 4, 9, 64])
 def test_chunked_equals_reference(close, rule, tokens, chunk_size):
     case = Case(*rule, tokens=tokens, chunk_size=chunk_size, masked=tokens == 13)
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @settings(max_examples=40)
 @given(cases())
 def test_chunked_equals_reference_for_any_shapes(close, case):
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 def test_long_streams_recompute_and_equal_the_reference(close, rule):
     case = Case(*rule, tokens=70, chunk_size=3)
-    close(case.gradients(), case.gradients(implementation="reference"), 1e-10)
+    close(case.gradients(), case.gradients(backend="naive"), 1e-10)
 
 
 def test_the_reference_is_the_recurrence(close, rule):
     """Written a second time, head by head in NumPy."""
     case = Case(*rule, tokens=7, masked=True)
-    y, state = case.run(implementation="reference")
+    y, state = case.run(backend="naive")
     q, k, v = (case.inputs[n].numpy() for n in "qkv")
     decay = np.ones_like(q[..., 0]) if case.inputs["log_decay"] is None else np.exp(case.inputs["log_decay"].numpy())
     for b in range(2):
@@ -158,19 +158,19 @@ def test_any_split_equals_one_call(stream, close, lengths, rule, masked):
     close(stream(lambda start, stop, state: case.run(start, stop, state), lengths), case.run(), EXACT)
 
 
-@pytest.mark.parametrize("implementation", ["chunked", "reference"])
-def test_padding_changes_nothing(same, rule, implementation):
+@pytest.mark.parametrize("backend", ["chunk", "naive"])
+def test_padding_changes_nothing(same, rule, backend):
     case = Case(*rule, masked=True)
-    y, state = case.run(implementation=implementation)
+    y, state = case.run(backend=backend)
     assert (y[~case.mask] == 0).all()
     spoilt = Case(*rule, masked=True)
     for name, x in spoilt.inputs.items():
         if x is not None:
             shape = (*case.mask.shape, *(1,) * (x.dim() - 2))
             spoilt.inputs[name] = torch.where(case.mask.view(shape), x, torch.nan)
-    same(spoilt.run(implementation=implementation), (y, state))
+    same(spoilt.run(backend=backend), (y, state))
     empty = torch.zeros_like(case.mask)
-    same(case.run(mask=empty, implementation=implementation)[1], case.state)
+    same(case.run(mask=empty, backend=backend)[1], case.state)
 
 
 def test_causal(same, rule):
@@ -207,7 +207,7 @@ def test_decays_of_exactly_0_and_1(close, seed, rule):
     gate = case.inputs["log_decay"]
     kind = torch.randint(0, 4, gate.shape, generator=torch.Generator().manual_seed(seed))
     case.inputs["log_decay"] = torch.where(kind == 0, -torch.inf, torch.where(kind == 1, 0.0, gate))
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 def test_a_decay_of_0_forgets_exactly(same):
@@ -226,7 +226,7 @@ def test_weak_and_strong_decays_in_float32(close, decay, delta, strength):
     """A quotient of running products would overflow: the logarithms add up to tens of thousands."""
     options = {"tokens": 90, "chunk_size": 64, "width": 8, "strength": strength}
     single = Case(decay, delta, **options, dtype=torch.float32).gradients()
-    double = Case(decay, delta, **options).gradients(implementation="reference")
+    double = Case(decay, delta, **options).gradients(backend="naive")
     assert single[0].dtype == single[1].matrix.dtype == torch.float32
     close(single, double, 1e-4)
 
@@ -319,7 +319,7 @@ def test_equals_qwen3_next(close, name):
     ({"state": GatedDeltaRuleState(torch.zeros(2, 2, 3, 4))}, "the state's matrix has shape"),
     ({"state": GatedDeltaRuleState(torch.zeros(3, 2, 4, 3))}, "the state holds 3 rows and q 2"),
     ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
-    ({"implementation": "fast"}, "implementation='fast' is unknown: choose one of chunked, reference"),
+    ({"backend": "fast"}, "backend='fast' is unknown: choose one of chunk, naive"),
 ])  # fmt: skip
 def test_bad_arguments(changes, message):
     case = Case(tokens=5)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 NATIVE = importlib.import_module("titans.ops.associative_memory.native")
-BUILD = importlib.import_module("titans.ops.associative_memory.native.build")
+BUILT = importlib.import_module("titans.ops.native")
+BUILD = importlib.import_module("titans.ops.native.build")
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_any_width_and_chunk_size(make_case, close, kernel, poisoned, data):
     if options["norm"] is not None and options["width"] < 3:
         options["norm"] = None  # a norm of one or two numbers is a step function
     case = make_case(**options)
-    close(case.gradients(), case.gradients(implementation="reference"), 1e-10)
+    close(case.gradients(), case.gradients(backend="naive"), 1e-10)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu", "relu"])
@@ -257,5 +258,5 @@ def test_no_kernel_from_a_folder_others_may_write_to(fresh, tmp_path, caplog):
 
 def test_everything_works_without_it(make_case, close, monkeypatch):
     case = make_case(tokens=4, norm="head", residual=True)
-    monkeypatch.setattr(NATIVE, "load_kernel", lambda real: None)
-    close(case.gradients(), case.gradients(implementation="reference"), 1e-11)
+    monkeypatch.setattr(BUILT, "load_kernel", lambda real: None)
+    close(case.gradients(), case.gradients(backend="naive"), 1e-11)

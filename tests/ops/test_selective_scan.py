@@ -55,12 +55,12 @@ class Case:
 @given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 24), st.booleans(), st.integers(0, 9))
 def test_chunked_equals_reference(close, batch, tokens, chunk_size, masked, seed):
     case = Case(batch=batch, tokens=tokens, chunk_size=chunk_size, masked=masked, seed=seed)
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 def test_long_streams_recompute_and_equal_the_reference(close):
     case = Case(tokens=70, chunk_size=3)
-    close(case.gradients(), case.gradients(implementation="reference"), EXACT)
+    close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.booleans())
@@ -69,15 +69,15 @@ def test_any_split_equals_one_call(stream, close, lengths, masked):
     close(stream(lambda start, stop, state: case.run(start, stop, state), lengths), case.run(), EXACT)
 
 
-@pytest.mark.parametrize("implementation", ["chunked", "reference"])
-def test_padding_changes_nothing(same, implementation):
+@pytest.mark.parametrize("backend", ["chunk", "naive"])
+def test_padding_changes_nothing(same, backend):
     case, spoilt = Case(masked=True), Case(masked=True)
-    y, state = case.run(implementation=implementation)
+    y, state = case.run(backend=backend)
     assert (y[~case.mask] == 0).all()
     for name in ("u", "step", "b", "c"):
         spoilt.inputs[name] = torch.where(case.mask.unsqueeze(-1), case.inputs[name], torch.nan)
-    same(spoilt.run(implementation=implementation), (y, state))
-    same(case.run(mask=torch.zeros_like(case.mask), implementation=implementation)[1], case.state)
+    same(spoilt.run(backend=backend), (y, state))
+    same(case.run(mask=torch.zeros_like(case.mask), backend=backend)[1], case.state)
 
 
 def test_the_input_state_is_not_modified(same):
@@ -104,7 +104,7 @@ def test_short_and_long_steps_in_float32(close, strength):
     options = {"tokens": 60, "chunk_size": 16, "strength": strength}
     single = Case(**options, dtype=torch.float32).gradients()
     assert single[1].vector.dtype == torch.float32
-    close(single, Case(**options).gradients(implementation="reference"), 1e-4)
+    close(single, Case(**options).gradients(backend="naive"), 1e-4)
 
 
 def test_the_state_stays_in_float32_in_half_precision(close):
@@ -125,7 +125,7 @@ def test_the_state_stays_in_float32_in_half_precision(close):
     ({"mask": torch.ones(2, 5)}, "mask has dtype torch.float32"),
     ({"state": SelectiveScanState(torch.zeros(3, 3, 4))}, r"the state has shape \(3, 3, 4\): expected \(2, 3, 4\)"),
     ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
-    ({"implementation": "fast"}, "implementation='fast' is unknown"),
+    ({"backend": "fast"}, "backend='fast' is unknown"),
 ])  # fmt: skip
 def test_bad_arguments(changes, message):
     with pytest.raises(ValueError, match=message):

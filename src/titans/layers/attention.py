@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titans.layers.mixer import Mixer, last
-from titans.ops.calls import refuse_open, transformed
+from titans.ops.tracing import in_transform, require_static_length
 from titans.state import AttentionState
 
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -111,7 +111,7 @@ class Attention(nn.Module):
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Attend, heads side by side: `[B, N, D]`. Only PyTorch's plain form of attention follows every transform."""
-    with sdpa_kernel(SDPBackend.MATH) if transformed() else nullcontext():
+    with sdpa_kernel(SDPBackend.MATH) if in_transform() else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2).flatten(2)
 
 
@@ -151,7 +151,7 @@ class SlidingWindowAttention(Mixer):
         """Attend from each token to its window; see `Mixer.mix`."""
         attention, window = self.attention, self.window
         batch, tokens, _ = x.shape
-        refuse_open(tokens)
+        require_static_length(tokens)
         k = torch.cat([state.keys.to(x.dtype), attention.key(x)], 1)  # [B, W + N, D]
         v = torch.cat([state.values.to(x.dtype), attention.value(x)], 1)
         count = tokens if lengths is None else lengths

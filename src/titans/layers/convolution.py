@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from titans.layers.mixer import last
 from titans.layers.projection import TAPS, no_inputs
-from titans.ops.heads.reference import short_convolution
+from titans.ops.short_conv.naive import short_convolution
 
 
 class CausalConvolution(nn.Module):

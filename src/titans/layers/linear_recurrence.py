@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from titans.layers.convolution import CausalConvolution
 from titans.layers.mixer import Mixer, bounded, valid
 from titans.ops.gated_delta_rule import GatedDeltaRuleState, gated_delta_rule
-from titans.ops.read_out import read_out
+from titans.ops.gated_rms_norm import gated_rms_norm
 from titans.state import LinearRecurrenceState
 
 OUTPUT_EPS = 1e-6
@@ -119,7 +119,7 @@ class LinearRecurrence(Mixer):
         weight = self.output_norm.weight
         if self.output_gate is None:
             return F.rms_norm(y, weight.shape, weight, OUTPUT_EPS).flatten(2)
-        return read_out(y.transpose(1, 2), weight, self.output_gate(x), OUTPUT_EPS)
+        return gated_rms_norm(y.transpose(1, 2), weight, self.output_gate(x), OUTPUT_EPS)
 
 
 def empty_memory(like: Tensor, shape: tuple[int, ...], tail: Tensor | None) -> LinearRecurrenceState:

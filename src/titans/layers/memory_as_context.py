@@ -12,7 +12,7 @@ from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer, bounded, valid
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
-from titans.ops.grid import Layout, layout, renew
+from titans.ops.chunk_alignment import ChunkAlignment, chunk_alignment, renew
 from titans.ops.scan import group_size, scan
 from titans.state import MemoryAsContextState, NeuralMemoryState
 
@@ -80,7 +80,7 @@ class MemoryAsContext(Mixer):
         self.attention, self.memory = attention, memory
         self.gate = MemoryGate(memory.dim)
         # Not the memory's own queries: those are made of y, these of S.
-        self.query = ConvolvedProjection(memory.dim, memory.heads, ("plain",), memory.projection.taps is not None)
+        self.query = ConvolvedProjection(memory.dim, memory.heads, ("none",), memory.projection.taps is not None)
         self.retrieval_norm = nn.RMSNorm(memory.dim // memory.heads, eps=1e-6)
         self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.dim)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
@@ -105,20 +105,22 @@ class MemoryAsContext(Mixer):
     ) -> tuple[Tensor, MemoryAsContextState]:
         """Run segment after segment; see `Mixer.mix`."""
         x = bounded(x)
-        plan = layout(state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device)
+        alignment = chunk_alignment(
+            state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device
+        )
         (query,), tail = self.query(x, state.query_tail, lengths)
-        segments = self._segments(plan, plan.place(x, 1), plan.place(query, 2), state.offset)
+        segments = self._segments(alignment, alignment.align(x, 1), alignment.align(query, 2), state.offset)
         size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
         carry = Carry(state.memory, state.context, state.keys, state.values)
         carry, outputs = scan(self._group, carry, groups, recompute=len(groups) > 1)
-        y = plan.take(torch.cat([y for group in outputs for y in group], 1), 1)
-        return y, MemoryAsContextState(carry.memory, carry.context, tail, carry.keys, carry.values, plan.end)
+        y = alignment.unalign(torch.cat([y for group in outputs for y in group], 1), 1)
+        return y, MemoryAsContextState(carry.memory, carry.context, tail, carry.keys, carry.values, alignment.end)
 
-    def _segments(self, plan: Layout, x: Tensor, query: Tensor, offset: int | Tensor) -> list[Segment]:
-        """Project the laid-out tokens `[B, M, D]` for attention and cut everything into segments."""
+    def _segments(self, alignment: ChunkAlignment, x: Tensor, query: Tensor, offset: int | Tensor) -> list[Segment]:
+        """Project the aligned tokens `[B, M, D]` for attention and cut everything into segments."""
         attention = self.attention
-        first = offset if plan.source is None else 0  # tokens moved onto the grid start with a segment
+        first = offset if alignment.source is None else 0  # aligned tokens start with a segment
         here = torch.arange(x.shape[1], device=x.device)
         slots = ((torch.as_tensor(first, device=x.device).reshape(-1, 1) + here) % self.segment_length).expand(
             len(x), -1
@@ -126,10 +128,10 @@ class MemoryAsContext(Mixer):
         q = attention.place(attention.split_heads(attention.query(x)), slots.unsqueeze(1))
         k = attention.place(attention.split_heads(attention.key(x)), slots.unsqueeze(1))
         v = attention.split_heads(attention.value(x))
-        sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
+        sizes = [span.size for span in alignment.spans for _ in range(span.chunks)]
         parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (x, 1), (slots, 1))]
-        masks = [None] * len(sizes) if plan.mask is None else plan.mask.split(sizes, 1)
-        ends = [end for span in plan.spans for end in span.ends()]
+        masks = [None] * len(sizes) if alignment.mask is None else alignment.mask.split(sizes, 1)
+        ends = [end for span in alignment.spans for end in span.ends()]
         return [Segment(*part) for part in zip(*parts, masks, ends, strict=True)]
 
     def _group(self, carry: Carry, segments: list[Segment]) -> tuple[Carry, list[Tensor]]:

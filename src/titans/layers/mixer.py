@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from titans.layers.sharding import gathers
-from titans.ops.calls import readable
-from titans.ops.grid import layout
+from titans.ops.chunk_alignment import chunk_alignment
 from titans.ops.state import State
+from titans.ops.tracing import is_concrete
 
 MAX_INPUT = 1e4
 
@@ -112,7 +112,7 @@ class Mixer(nn.Module):
             raise ValueError(
                 f"mask is {mask.dtype} {tuple(mask.shape)}: expected torch.bool {tuple(x.shape[:2])}, True for tokens"
             )
-        if readable(x) and not _finite(x, mask):
+        if is_concrete(x) and not _finite(x, mask):
             raise ValueError("x holds NaN or infinity: clean the input, since one such token would spoil the memory")
         if state is not None and not torch.compiler.is_compiling():
             self._check_state(state, x.shape[0])
@@ -138,9 +138,9 @@ def _aligned(mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list
     """Move padding to the right, run `mix`, and put its per-token results back in place, 0 for padding."""
     if mask is None:
         return mix(x, state, None)
-    plan = layout(0, mask, x.shape[0], x.shape[1], x.shape[1], x.device)
-    outputs, state = mix(plan.place(x, 1), state, mask.sum(1))
-    return [torch.where(mask.unsqueeze(-1), plan.take(y, 1), 0.0) for y in outputs], state
+    alignment = chunk_alignment(0, mask, x.shape[0], x.shape[1], x.shape[1], x.device)
+    outputs, state = mix(alignment.align(x, 1), state, mask.sum(1))
+    return [torch.where(mask.unsqueeze(-1), alignment.unalign(y, 1), 0.0) for y in outputs], state
 
 
 def _finite(x: Tensor, mask: Tensor | None) -> bool:

@@ -15,9 +15,9 @@ from titans.layers.projection import ConvolvedProjection
 from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
 from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
-from titans.ops.calls import without_autocast
-from titans.ops.heads import clip_rms
-from titans.ops.read_out import read_out
+from titans.ops.gated_rms_norm import gated_rms_norm
+from titans.ops.short_conv import clip_rms
+from titans.ops.tracing import disable_autocast
 from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
@@ -116,7 +116,7 @@ class NeuralMemory(Mixer):
             "activation": activation,
             "residual": rule == "chunk" if residual is None else residual,
         }
-        self.projection = ConvolvedProjection(dim, heads, ("unit", "unit", "clipped"), convolution)  # q, k, v
+        self.projection = ConvolvedProjection(dim, heads, ("l2norm", "l2norm", "clip_rms"), convolution)  # q, k, v
         forget_gates = dim if channelwise_forgetting else heads
         self.gate_sizes = [heads, heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
         self.gates = nn.Linear(dim, sum(self.gate_sizes))
@@ -251,7 +251,7 @@ class NeuralMemory(Mixer):
             What the memory holds, `[B, H, N, d]`, before output norm and gate.
         """
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
-        with without_autocast(q.device):
+        with disable_autocast(q.device):
             y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))
         return y.to(q.dtype)
 
@@ -306,7 +306,7 @@ class NeuralMemory(Mixer):
 
     def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise per head what was read, `[B, H, N, d]`, gate it by the bounded input and project: `[B, N, dim]`."""
-        out: Tensor = self.output(read_out(y, self.output_norm.weight, self.output_gate(x), OUTPUT_EPS))
+        out: Tensor = self.output(gated_rms_norm(y, self.output_norm.weight, self.output_gate(x), OUTPUT_EPS))
         return out
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from titans.layers.mixer import last
-from titans.ops.calls import left_open
-from titans.ops.heads import heads
+from titans.ops.short_conv import short_conv_qkv
+from titans.ops.tracing import is_dynamic
 
 TAPS = 4  # inputs that the convolution sees, the present one included
 
@@ -25,13 +25,13 @@ class ConvolvedProjection(nn.Module):
     Args:
         dim: width D of the input and of each part.
         heads: heads H of each part.
-        forms: of the parts, such as queries, keys and values: "plain", "unit" or "clipped" (`titans.ops.heads`).
+        norms: of the parts, such as queries, keys and values: "none", "l2norm" or "clip_rms" (`titans.ops.short_conv`).
         convolution: off: `SiLU(x W)`.
     """
 
-    def __init__(self, dim: int, heads: int, forms: Sequence[str], convolution: bool) -> None:
+    def __init__(self, dim: int, heads: int, norms: Sequence[str], convolution: bool) -> None:
         super().__init__()
-        self.heads, self.forms, parts = heads, forms, len(forms)
+        self.heads, self.norms, parts = heads, norms, len(norms)
         self.linear = nn.Linear(dim, parts * dim, bias=False)
         self.taps = nn.Parameter(torch.empty(TAPS, parts * dim)) if convolution else None
         self.reset_parameters()
@@ -59,9 +59,9 @@ class ConvolvedProjection(nn.Module):
             The parts, `[B, H, N, D / H]` each, and the tail after x.
         """
         y = self.linear(x)
-        parts = heads(y, self.taps, tail, self.heads, self.forms)
+        parts = short_conv_qkv(y, self.taps, tail, self.heads, self.norms)
         if tail is not None:
-            short = lengths is None and not left_open(y.shape[1])
+            short = lengths is None and not is_dynamic(y.shape[1])
             recent = y[:, -tail.shape[1] :] if short else y
             tail = last(torch.cat([tail.to(y.dtype), recent], 1), lengths, tail.shape[1]).to(tail.dtype)
         return parts, tail

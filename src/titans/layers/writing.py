@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from titans.ops import AssociativeMemoryState, associative_memory
-from titans.ops.associative_memory.gated import Decision, gated, passed_by
+from titans.ops.associative_memory.gated import Decision, gated_associative_memory, passed_by
 from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.recurrence import segment_product
-from titans.ops.calls import readable, without_autocast
+from titans.ops.tracing import disable_autocast, is_concrete
 from titans.state import NeuralMemoryState, WriteState
 
 FOLLOWING = 0.99  # gamma: mean and deviation of the surprise follow a stream over some hundred tokens
@@ -73,12 +73,12 @@ def write(
     norm = None if options["norm_weight"] is None else options["norm_weight"].unsqueeze(1).to(dtype)
     network = Network(options["activation"], options["residual"], norm)
     rule, chunk_size = options["rule"], options["chunk_size"]
-    with without_autocast(q.device):
+    with disable_autocast(q.device):
         if not measure and _everywhere(writing, math.inf):
             y, memory = passed_by(network, rule, chunk_size, q, mask, memory)
             return Written(y.to(inputs[0].dtype), memory, alike(writing, _count(q, mask), written=False), None)
         choices = Options(network, rule, chunk_size, True, options["limit_steps"])
-        found = gated(choices, q, k, v, theta, alpha, eta, mask, memory, decide, writing)
+        found = gated_associative_memory(choices, q, k, v, theta, alpha, eta, mask, memory, decide, writing)
     y = found.y.to(inputs[0].dtype)
     forgotten = found.written * (1 - (1 - forgotten) * found.kept)
     return Written(y, found.memory, found.carry, found.surprise, found.written, found.dropped, forgotten)
@@ -147,7 +147,7 @@ def alike(state: WriteState, count: Tensor, written: bool) -> WriteState:
 
 
 def _everywhere(state: WriteState, threshold: float) -> bool:
-    return readable(state.threshold) and bool((state.threshold == threshold).all())
+    return is_concrete(state.threshold) and bool((state.threshold == threshold).all())
 
 
 def _count(q: Tensor, mask: Tensor | None) -> Tensor:

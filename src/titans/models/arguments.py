@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from titans.ops.calls import readable
+from titans.ops.tracing import is_concrete
 
 # What collators of packed rows send: DataCollatorWithFlattening, and TRL with packing or padding_free.
 PACKING = (
@@ -52,7 +52,7 @@ def token_mask(attention_mask: Tensor | None, hidden: Tensor) -> Tensor | None:
     attention_mask = attention_mask[:, attention_mask.shape[1] - tokens :]
     ones = attention_mask == 1
     right = (ones | (attention_mask == 0)).all()
-    if not readable(ones):
+    if not is_concrete(ones):
         _require(right, OTHER_NUMBERS)
         return ones
     full, right = torch.stack([ones.all(), right]).tolist()  # an accelerator is waited for once
@@ -109,7 +109,7 @@ def _require(right: Tensor, message: str) -> None:
     """Raise where `right`, one bool, is False: at once, or in a compiled graph, which must not wait, when it runs."""
     if torch.compiler.is_compiling():
         torch._assert_async(right, message)
-    elif readable(right) and not bool(right):
+    elif is_concrete(right) and not bool(right):
         raise ValueError(message)
 
 

@@ -16,7 +16,7 @@ from titans.models.arguments import refuse_attentions, wants_hidden_states
 from titans.models.forecasting_configuration import TitansForecastingConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
-from titans.ops.calls import readable
+from titans.ops.tracing import is_concrete
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
 LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
@@ -189,7 +189,7 @@ class TitansForForecasting(TitansStack):
         """Embed a normalised window: tokens `[R, N, D]` and which of them hold anything observed, `[R, N]`."""
         tokens = self.embed(self._cut(x))
         mask = None if observed is None else self._cut(observed.transpose(1, 2)).any(-1)
-        if mask is not None and readable(mask) and bool(mask.all()):
+        if mask is not None and is_concrete(mask) and bool(mask.all()):
             mask = None  # as usual, where only some values are missing: without padding the mixers are faster
         repeats = len(tokens) // len(x)  # rows of a window
         if known is not None:
@@ -273,13 +273,13 @@ class TitansForForecasting(TitansStack):
 
     def _check_numbers(self, past: Tensor, known: Tensor | None, static: Tensor | None) -> None:
         """Refuse what is not finite; `past` is the window's scale, or the window where it has none."""
-        if readable(past) and not bool(past.isfinite().all()):
+        if is_concrete(past) and not bool(past.isfinite().all()):
             raise ValueError(
                 "past_values holds NaN, infinity or numbers too large to be squared: mark missing values as not "
                 "observed, and scale large ones"
             )
         for name, x in (("future_covariates", known), ("static_covariates", static)):
-            if x is not None and readable(x) and not bool(x.isfinite().all()):
+            if x is not None and is_concrete(x) and not bool(x.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinity: fill in what is not known")
 
     def _check_cache(self, cache: MemoryState | None, rows: int) -> None:

@@ -15,7 +15,7 @@ from titans.models.configuration import TitansConfig
 from titans.models.generation import StreamingGeneration
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansPreTrainedModel, TitansStack
-from titans.ops.calls import readable
+from titans.ops.tracing import is_concrete
 
 
 class TitansModel(TitansStack):
@@ -103,7 +103,7 @@ class TitansModel(TitansStack):
             raise ValueError(
                 f"input_ids is {input_ids.dtype} {tuple(input_ids.shape)}: expected integers [batch, tokens >= 1]"
             )
-        if input_ids.device.type == "cpu" and readable(input_ids):
+        if input_ids.device.type == "cpu" and is_concrete(input_ids):
             low, high = int(input_ids.min()), int(input_ids.max())
             if low < 0 or high >= self.config.vocab_size:
                 raise ValueError(

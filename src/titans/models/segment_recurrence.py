@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from titans.models.configuration import StackConfig
-from titans.ops.grid import Layout, layout
+from titans.ops.chunk_alignment import ChunkAlignment, chunk_alignment
 from titans.state import SegmentState, State
 
 States = list[list[State]]  # of each block's mixers
@@ -75,26 +75,26 @@ class SegmentRecurrence(nn.Module):
         Returns:
             What `run` puts out, `[B, N, D]` each, and both states after the last token.
         """
-        plan = layout(segment.offset, mask, x.shape[0], x.shape[1], self.segment_length, x.device)
+        alignment = chunk_alignment(segment.offset, mask, x.shape[0], x.shape[1], self.segment_length, x.device)
         memory, parts = segment.memory, []
-        for part in _parts(plan, plan.place(x, 1), segment.offset):
+        for part in _parts(alignment, alignment.align(x, 1), segment.offset):
             hidden, memory, states = _read(run, part, memory.to(x.dtype), states, fresh)
             parts.append(hidden)
-        outputs = [plan.take(torch.cat(pieces, 1), 1) for pieces in zip(*parts, strict=True)]
-        return outputs, states, SegmentState(memory.to(segment.memory.dtype), plan.end)
+        outputs = [alignment.unalign(torch.cat(pieces, 1), 1) for pieces in zip(*parts, strict=True)]
+        return outputs, states, SegmentState(memory.to(segment.memory.dtype), alignment.end)
 
 
-def _parts(plan: Layout, x: Tensor, offset: int | Tensor) -> list[Part]:
-    """Cut the laid-out tokens `[B, M, D]` into segments."""
-    sizes = [span.size for span in plan.spans for _ in range(span.blocks)]
-    ends = [end for span in plan.spans for end in span.ends()]
-    if plan.mask is None and isinstance(offset, int):
+def _parts(alignment: ChunkAlignment, x: Tensor, offset: int | Tensor) -> list[Part]:
+    """Cut the aligned tokens `[B, M, D]` into segments."""
+    sizes = [span.size for span in alignment.spans for _ in range(span.chunks)]
+    ends = [end for span in alignment.spans for end in span.ends()]
+    if alignment.mask is None and isinstance(offset, int):
         starts: list[Rows] = [offset == 0 or i > 0 for i in range(len(sizes))]
         return [Part(y, None, *at) for y, *at in zip(x.split(sizes, 1), starts, ends, strict=True)]
-    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if plan.mask is None else plan.mask
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if alignment.mask is None else alignment.mask
     masks = mask.split(sizes, 1)
-    starts = [here[:, 0] for here in masks]  # tokens on the grid: a segment's first is at a block's first place
-    if plan.source is None:  # a single token, on no grid
+    starts = [here[:, 0] for here in masks]  # aligned tokens: a segment's first is at a chunk's first place
+    if alignment.source is None:  # a single token, not moved
         starts = [starts[0] & (torch.as_tensor(offset, device=x.device) == 0)]
     return [Part(*part) for part in zip(x.split(sizes, 1), masks, starts, ends, strict=True)]
 

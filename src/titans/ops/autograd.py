@@ -8,18 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titans.ops.calls import transformed
+from titans.ops.tracing import in_transform
 
 
-def by_hand(*grads: Tensor) -> bool:
+def manual_backward_applies(*grads: Tensor) -> bool:
     """Tell, in a backward pass given `grads`, whether they are plain tensors and nothing differentiates again."""
     if torch.compiler.is_compiling():
         return True
     batched = torch._C._functorch.is_legacy_batchedtensor  # what `is_grads_batched` makes
-    return not (torch.is_grad_enabled() or transformed() or any(batched(grad) for grad in grads))
+    return not (torch.is_grad_enabled() or in_transform() or any(batched(grad) for grad in grads))
 
 
-def by_autograd(generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]) -> list[Tensor | None]:
+def autograd_backward(
+    generic: Callable[..., Any], inputs: Sequence[Any], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
     """Differentiate by autograd, so that the gradients can be batched and, where asked for, differentiated again.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from titans.ops.calls import transformed
+from titans.ops.tracing import in_transform
 
 Carry = TypeVar("Carry")
 Group = TypeVar("Group")
@@ -49,7 +49,7 @@ def scan(
     """
     outputs = []
     for group in groups:
-        if recompute and torch.is_grad_enabled() and not transformed():
+        if recompute and torch.is_grad_enabled() and not in_transform():
             carry, output = checkpoint(run, carry, group, use_reentrant=False, preserve_rng_state=False)
         else:
             carry, output = run(carry, group)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from titans.ops.calls import readable
+from titans.ops.tracing import is_concrete
 
 S = TypeVar("S", bound="State")
 
@@ -186,7 +186,7 @@ class GrowingState(State):
 
     def trimmed(self) -> Self:
         """Drop the entries that are real in no row. Waits for an accelerator."""
-        if not readable(self.filled):
+        if not is_concrete(self.filled):
             return self
         length = int(self.filled.max())
         return self if length == self.length else self.resized(length)

@@ -7,15 +7,15 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.chunked import chunked
+from titans.ops.associative_memory.chunk import chunk_associative_memory
+from titans.ops.associative_memory.naive import naive_associative_memory
 from titans.ops.associative_memory.network import ACTIVATIONS, Network, Options
-from titans.ops.associative_memory.reference import reference
 from titans.ops.associative_memory.state import AssociativeMemoryState, initial_state
-from titans.ops.calls import readable, without_autocast
+from titans.ops.tracing import disable_autocast, is_concrete
 
 __all__ = ["ACTIVATIONS", "RULES", "AssociativeMemoryState", "Network", "associative_memory", "initial_state"]
 
-IMPLEMENTATIONS = {"chunked": chunked, "reference": reference}
+BACKENDS = {"chunk": chunk_associative_memory, "naive": naive_associative_memory}
 RULES = ("chunk", "token")
 
 
@@ -51,7 +51,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     limit_steps: bool = False,
     mask: Tensor | None = None,
     return_surprise: bool = False,
-    implementation: str = "chunked",
+    backend: str = "chunk",
 ) -> tuple[Tensor, AssociativeMemoryState] | tuple[Tensor, AssociativeMemoryState, Tensor]:
     """Write tokens into the memory and read each at the memory as of that token (semantics, sections 1 and 2).
 
@@ -87,7 +87,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
             curved the network is (`Network.step_limit`). For rule "chunk".
         mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
         return_surprise: also return each token's gradient norm.
-        implementation: "chunked", or "reference", the token-by-token oracle.
+        backend: "chunk", or "naive", the token-by-token oracle.
 
     Returns:
         `(y, state)` with y `[B, H, N, d_out]`; with `return_surprise`, `(y, state, norms)` with norms `[B, H, N]`.
@@ -95,7 +95,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
     """
-    _check_options(chunk_size, rule, activation, implementation, norm_weight, limit_steps, state)
+    _check_options(chunk_size, rule, activation, backend, norm_weight, limit_steps, state)
     _check_shapes(q, k, v, theta, alpha, eta, mask, state, residual)
     batch, heads = q.shape[:2]
     if state.weights[0].shape[0] != batch:
@@ -111,8 +111,8 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
         norm_weight = norm_weight.to(dtype).expand(heads, v.shape[-1]).unsqueeze(1)  # [H, 1, d]
     inputs = [x.to(dtype) for x in (q, k, v, theta, alpha, eta)]
     options = Options(Network(activation, residual, norm_weight), rule, chunk_size, return_surprise, limit_steps)
-    with without_autocast(q.device):
-        y, norms, state = IMPLEMENTATIONS[implementation](options, *inputs, mask, state)  # type: ignore[call-arg, arg-type]
+    with disable_autocast(q.device):
+        y, norms, state = BACKENDS[backend](options, *inputs, mask, state)  # type: ignore[call-arg, arg-type]
     y = y.to(q.dtype)
     return (y, state) if norms is None else (y, state, norms)
 
@@ -121,7 +121,7 @@ def _check_options(
     chunk_size: int,
     rule: str,
     activation: str,
-    implementation: str,
+    backend: str,
     norm_weight: Tensor | None,
     limit_steps: bool,
     state: AssociativeMemoryState,
@@ -129,13 +129,13 @@ def _check_options(
     for name, value, allowed in (
         ("rule", rule, RULES),
         ("activation", activation, ACTIVATIONS),
-        ("implementation", implementation, IMPLEMENTATIONS),
+        ("backend", backend, BACKENDS),
     ):
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(allowed)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1")
-    if rule == "token" and implementation != "reference" and (len(state.weights) > 1 or norm_weight is not None):
+    if rule == "token" and backend != "naive" and (len(state.weights) > 1 or norm_weight is not None):
         raise ValueError(
             "rule='token' solves exactly for a matrix memory only: use one layer and norm_weight=None, or rule='chunk'"
         )
@@ -143,7 +143,7 @@ def _check_options(
         raise ValueError("limit_steps=True needs rule='chunk': a matrix memory's steps have nothing to limit but theta")
     offset = state.offset
     if isinstance(offset, Tensor):  # looked at only where that waits for nothing
-        offset = int(offset.max()) if offset.device.type == "cpu" and readable(offset) else 0
+        offset = int(offset.max()) if offset.device.type == "cpu" and is_concrete(offset) else 0
     if not 0 <= offset < chunk_size:
         raise ValueError(
             f"the state stands {offset} tokens into a chunk, beyond chunk_size={chunk_size}: "

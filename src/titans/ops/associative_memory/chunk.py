@@ -1,74 +1,182 @@
-"""One chunk of the parallel form: the errors of its keys, reads, and what it writes (semantics, section 2)."""
+"""The parallel form: chunks of tokens as matrix products; no weight matrix per token is ever built (section 2)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.network import Network
-from titans.ops.associative_memory.recurrence import Coefficients
+from titans.ops.associative_memory import manual_backward, native
+from titans.ops.associative_memory.chunk_autograd import Backend, ChunkFunction, thirds
+from titans.ops.associative_memory.chunk_step import Memory, errors, limited, read, write
+from titans.ops.associative_memory.network import Network, Options, gradient_square
+from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
-from titans.ops.grid import renew
+from titans.ops.chunk_alignment import Span, chunk_alignment
+from titans.ops.scan import group_size, join_blocks, scan, scan_blocks
+from titans.ops.tracing import is_dynamic, is_eager
+
+MANUAL_BACKWARD_CHUNKS = 4  # fewer are faster by autograd: laying them out costs more than it saves
+
+Output = tuple[Tensor, Tensor | None]  # reads [B, H, n, d] and, where asked for, gradient norms [B, H, n]
 
 
-class Memory(NamedTuple):
-    """What one chunk hands to the next: L tensors `[B, H, d_in, d_out]` each."""
+class Tokens(NamedTuple):
+    """The inputs of consecutive chunks, stacked over chunks in dimension 2."""
 
-    weights: list[Tensor]
-    surprise: list[Tensor]
-    anchor: list[Tensor]
+    q: Tensor  # [B, H, C, b, d_in]
+    k: Tensor  # [B, H, C, b, d_in]
+    v: Tensor  # [B, H, C, b, d_out]
+    theta: Tensor  # [B, H, C, b]
+    decay: Tensor  # [B, H, C, c, b]
+    eta: Tensor  # [B, H, C, b]
+    mask: Tensor | None  # [B, 1, C, b], bool
 
-    def state(self, rule: str, offset: int | Tensor, end: int | Tensor) -> AssociativeMemoryState:
-        """Return the state after a call; under the token rule a place in a chunk means nothing, and none is counted.
-
-        Args:
-            rule: "chunk" or "token".
-            offset: of the state before.
-            end: tokens read of the last chunk.
-        """
-        if rule == "token":
-            return AssociativeMemoryState(self.weights, self.surprise, self.weights, offset)
-        return AssociativeMemoryState(self.weights, self.surprise, self.anchor, end)
-
-
-def errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Forward and backward of the keys through the anchor: each layer's inputs and errors, and the last product."""
-    inputs, products = [k], [k @ memory.anchor[0]]
-    for w in memory.anchor[1:]:
-        inputs.append(network.sigma(products[-1]))
-        products.append(inputs[-1] @ w)
-    error = network.head(k, products[-1]) - v
-    deltas = [network.head_backward(products[-1], 2 * error)]
-    for w, z in zip(memory.anchor[:0:-1], products[-2::-1], strict=True):
-        deltas.append(network.sigma.backward(deltas[-1] @ w.mT, z))
-    return inputs, deltas[::-1], products[-1]
+    def groups(self, size: int) -> list[Tokens]:
+        """Split into groups of `size` chunks; the last may be smaller."""
+        count = -(-self.q.shape[2] // size)
+        # split, like unbind below, and not slices: the backward of a slice writes a zero tensor of full size.
+        return [
+            Tokens(*x) for x in zip(*([None] * count if y is None else y.split(size, 2) for y in self), strict=True)
+        ]
 
 
-def limited(network: Network, z: Tensor, deltas: list[Tensor], square: Tensor) -> list[Tensor]:
-    """Shorten errors by `Network.step_limit`, given the last product and the squared norm of each gradient."""
-    limit = network.step_limit(z, deltas[-1], square)
-    return [limit * delta for delta in deltas]
+def chunk_associative_memory(
+    options: Options,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    theta: Tensor,
+    alpha: Tensor,
+    eta: Tensor,
+    mask: Tensor | None,
+    state: AssociativeMemoryState,
+) -> tuple[Tensor, Tensor | None, AssociativeMemoryState]:
+    """Read and write chunk by chunk; arguments and results as `titans.ops.associative_memory`."""
+    # Under the token rule a chunk boundary means nothing, so the state does not count tokens.
+    offset = state.offset if options.rule == "chunk" else 0
+    alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device, loops=True)
+    q, k, v, theta, decay, eta = (alignment.align(x, 2) for x in (q, k, v, theta, 1 - alpha, eta))
+    if decay.dim() == 3:
+        decay = decay.unsqueeze(-1)  # [B, H, M, c]
+    memory = Memory(state.weights, state.surprise, state.anchor)
+    outputs: list[Output] = []
+    for span in alignment.spans:
+        q_, k_, v_, theta_, decay_, eta_ = (span.cut(x, 2) for x in (q, k, v, theta, decay, eta))
+        mask_ = None if alignment.mask is None else span.cut(alignment.mask.unsqueeze(1), 2)
+        tokens = Tokens(q_, k_, v_, theta_, decay_.mT, eta_, mask_)
+        memory, parts = (_loop if is_dynamic(span.chunks) else _run)(options, tokens, memory, span)
+        outputs += parts
+    y = alignment.unalign(torch.cat([y for y, _ in outputs], 2), 2)
+    norm = alignment.unalign(torch.cat([n for _, n in outputs if n is not None], 2), 2) if options.surprise else None
+    if mask is not None:
+        y = torch.where(mask[:, None, :, None], y, 0.0)
+        norm = None if norm is None else torch.where(mask[:, None, :], norm, 0.0)
+    return y, norm, memory.state(options.rule, state.offset, alignment.end)
 
 
-def read(
-    network: Network, q: Tensor, inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory
-) -> Tensor:
-    """Read each query at the memory as of its own token."""
-    z = q
-    for i, (w, s, a, delta) in enumerate(zip(memory.weights, memory.surprise, inputs, deltas, strict=True)):
-        x = network.sigma(z) if i else q
-        here = c.channels(w.shape[-1])
-        z = here.weights * (x @ w) + here.surprise * (x @ s) - here.mix(x @ a.mT, delta)
-    return network.head(q, z)
+def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
+    """Run through a span's chunks; by the written-out derivative where rows are alike and have one forget gate."""
+    backend = _backend(options, tokens, span)
+    if backend is None:
+        return _scan(options, tokens, memory, span.ends())
+
+    def generic(*inputs: Tensor) -> tuple[Tensor, ...]:
+        same = options._replace(network=options.network._replace(norm_weight=inputs[6]))
+        q, k, v, theta, decay, eta = inputs[:6]
+        start = Memory(*thirds(inputs[7:]))
+        memory, outputs = _scan(same, Tokens(q, k, v, theta, decay, eta, None), start, span.ends())
+        return torch.cat([y for y, _ in outputs], 2).unflatten(2, (span.chunks, -1)), *memory.weights, *memory.surprise
+
+    inputs = (*tokens[:6], options.network.norm_weight, *memory.weights, *memory.surprise, *memory.anchor)
+    y, *rest = ChunkFunction.apply(backend, options, generic, *inputs)  # type: ignore[no-untyped-call]
+    layers = len(memory.weights)
+    weights, surprise = rest[:layers], rest[layers : 2 * layers]
+    norm = rest[-1].flatten(2, 3) if options.surprise else None
+    return Memory(weights, surprise, weights if span.complete else memory.anchor), [(y.flatten(2, 3), norm)]
 
 
-def write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory, end: bool | Tensor) -> Memory:
-    """Carry weights and surprise over the chunk; rows that end it take a new anchor."""
-    weights, surprise = [], []
-    for w, s, a, delta in zip(memory.weights, memory.surprise, inputs, deltas, strict=True):
-        here = c.channels(w.shape[-1])
-        reached = here.gradient[..., -1, :].mT * delta  # [B, H, b, d]
-        weights.append(here.weights[..., -1:, :] * w + here.surprise[..., -1:, :] * s - a.mT @ reached)
-        surprise.append(c.memory * s - a.mT @ (c.momentum * delta))
-    return Memory(weights, surprise, renew(memory.anchor, weights, end))
+def _backend(options: Options, tokens: Tokens, span: Span) -> Backend | None:
+    """Choose what runs a span's chunks; None: autograd."""
+    alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
+    if options.rule == "token" or not alike or not is_eager():
+        return None
+    if native.available(tokens.q):
+        return native
+    return manual_backward if span.chunks >= MANUAL_BACKWARD_CHUNKS else None
+
+
+def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Tensor]) -> tuple[Memory, list[Output]]:
+    size = group_size(len(ends))
+    groups = [(group, ends[i * size : (i + 1) * size]) for i, group in enumerate(tokens.groups(size))]
+    return scan(partial(_group, options), memory, groups, recompute=len(groups) > 1)
+
+
+def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Tensor]]) -> tuple[Memory, Output]:
+    """Run consecutive chunks; all that does not depend on the memory is computed for all of them at once."""
+    tokens, ends = group
+    chunks = coefficients(tokens.theta, tokens.decay, tokens.eta, tokens.mask).unbind()
+    outputs, norms = [], []
+    for q, k, v, c, end in zip(*(x.unbind(2) for x in tokens[:3]), chunks, ends, strict=True):
+        memory, (y, norm) = _chunk(options, memory, (q, k, v, c, end))
+        outputs.append(y)
+        norms += [] if norm is None else [norm]
+    return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
+
+
+def _loop(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
+    """Run through a span's chunks in a graph that leaves their number open; these rows are not alike."""
+    assert isinstance(span.complete, Tensor)
+    assert tokens.mask is not None  # aligned tokens
+
+    def step(memory: Memory, block: list[Tensor]) -> tuple[Memory, list[Tensor]]:
+        q, k, v, theta, decay, eta, mask, end = block
+        c = coefficients(theta, decay, eta, mask)
+        memory, (y, norm) = _chunk(options, memory, (q, k, v, c, end))
+        return memory, [y] if norm is None else [y, norm]
+
+    blocks = [x.movedim(2, 0) for x in tokens if x is not None]
+    memory, outputs = scan_blocks(step, memory, [*blocks, span.complete.movedim(1, 0)])
+    y, *norms = (join_blocks(x.movedim(0, 2), 2) for x in outputs)
+    return memory, [(y, norms[0] if norms else None)]
+
+
+def _chunk(
+    options: Options, memory: Memory, chunk: tuple[Tensor, Tensor, Tensor, Coefficients, bool | Tensor]
+) -> tuple[Memory, Output]:
+    """Read and write one chunk: queries, keys, values, coefficients, and whether it ends there."""
+    network, (q, k, v, c, end) = options.network, chunk
+    if options.rule == "token":
+        inputs, deltas = _token_errors(network, k, v, c, memory)
+    else:
+        inputs, deltas, z = errors(network, k, v, memory)
+    if options.surprise or options.limit_steps:
+        square = gradient_square(inputs, deltas)
+    norm = square.detach().sqrt().squeeze(-1) if options.surprise else None
+    if options.limit_steps:
+        deltas = limited(network, z, deltas, square)
+    return write(inputs, deltas, c, memory, end), (read(network, q, inputs, deltas, c, memory), norm)
+
+
+def _token_errors(
+    network: Network, k: Tensor, v: Tensor, c: Coefficients, memory: Memory
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Errors of a matrix memory at each token's own weights: one unit lower-triangular solve.
+
+    `e_t = A_{t-1} k_t W + B_{t-1} k_t S - v_t - sum_{i < t} C[t-1, i] (k_t . k_i) 2 e_i`, the error read
+    before the decay.
+    """
+    c = c.channels(v.shape[-1])
+    before = [torch.cat([torch.full_like(x[..., :1, :], first), x[..., :-1, :]], -2)
+              for x, first in ((c.weights, 1.0), (c.surprise, 0.0), (c.gradient, 0.0))]  # fmt: skip
+    target = v - k if network.residual else v
+    right = before[0] * (k @ memory.weights[0]) + before[1] * (k @ memory.surprise[0]) - target
+    system = 2 * before[2] * (k @ k.mT).unsqueeze(-3)  # [B, H, c, b, b], strictly lower triangular
+    if system.shape[-3] == 1:
+        error = torch.linalg.solve_triangular(system.squeeze(-3), right, upper=False, unitriangular=True)
+    else:
+        right = right.mT.unsqueeze(-1)  # a system of its own for each channel
+        error = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).squeeze(-1).mT
+    return [k], [2 * error]

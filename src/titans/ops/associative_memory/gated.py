@@ -12,12 +12,12 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.chunk import Memory, errors, limited, read, write
+from titans.ops.associative_memory.chunk_step import Memory, errors, limited, read, write
 from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
-from titans.ops.calls import readable
-from titans.ops.grid import layout, renew
+from titans.ops.chunk_alignment import chunk_alignment, renew
+from titans.ops.tracing import is_concrete
 
 Carry = TypeVar("Carry")
 
@@ -41,7 +41,7 @@ Gate = Callable[[Carry, Tensor, Tensor | None], tuple[Carry, Decision]]
 
 
 class Gated(NamedTuple, Generic[Carry]):
-    """What `gated` returns; False and 0 for padding.
+    """What `gated_associative_memory` returns; False and 0 for padding.
 
     Args:
         y: reads `[B, H, N, d_out]`.
@@ -62,7 +62,7 @@ class Gated(NamedTuple, Generic[Carry]):
     kept: Tensor
 
 
-def gated(
+def gated_associative_memory(
     options: Options,
     q: Tensor,
     k: Tensor,
@@ -95,24 +95,24 @@ def gated(
     """
     by_token = options.rule == "token"
     size, offset = (1, 0) if by_token else (options.chunk_size, state.offset)
-    plan = layout(offset, mask, q.shape[0], q.shape[2], size, q.device)
+    alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], size, q.device)
     decay = (1 - alpha).unsqueeze(-1) if alpha.dim() == 3 else 1 - alpha
-    inputs = [plan.place(x, 2) for x in (q, k, v, theta, decay, eta)]
+    inputs = [alignment.align(x, 2) for x in (q, k, v, theta, decay, eta)]
     memory = Memory(state.weights, state.surprise, state.weights if by_token else state.anchor)
     chunks: list[tuple[Tensor, ...]] = []
-    for span in plan.spans:
+    for span in alignment.spans:
         parts = [span.cut(x, 2).unbind(2) for x in inputs]
-        masks = [None] * span.blocks if plan.mask is None else span.cut(plan.mask, 1).unbind(1)
+        masks = [None] * span.chunks if alignment.mask is None else span.cut(alignment.mask, 1).unbind(1)
         for tokens, here, end in zip(zip(*parts, strict=True), masks, span.ends(), strict=True):
             memory, carry, found = _chunk(options, gate, memory, carry, tokens, here, end)
             chunks.append(found)
     along = (2, 2, 1, 1, 1)  # the dimension of tokens
     outputs = (torch.cat(x, dim) for x, dim in zip(zip(*chunks, strict=True), along, strict=True))
-    y, norm, written, dropped, kept = (plan.take(x, dim) for x, dim in zip(outputs, along, strict=True))
+    y, norm, written, dropped, kept = (alignment.unalign(x, dim) for x, dim in zip(outputs, along, strict=True))
     if mask is not None:
         y, norm = torch.where(mask[:, None, :, None], y, 0.0), torch.where(mask[:, None], norm, 0.0)
         written, dropped = written & mask, dropped & mask
-    return Gated(y, memory.state(options.rule, state.offset, plan.end), carry, norm, written, dropped, kept)
+    return Gated(y, memory.state(options.rule, state.offset, alignment.end), carry, norm, written, dropped, kept)
 
 
 def _chunk(
@@ -131,7 +131,7 @@ def _chunk(
     norm = square.detach().sqrt().squeeze(-1)
     carry, decision = gate(carry, norm.mean(1), mask)
     # Worth waiting for: most chunks of a stream without surprises need no more.
-    if readable(norm) and not decision.written.any():
+    if is_concrete(norm) and not decision.written.any():
         y, memory = network(memory.weights, q), memory._replace(anchor=renew(memory.anchor, memory.weights, end))
     else:
         if options.limit_steps:

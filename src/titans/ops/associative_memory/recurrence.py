@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from titans.ops.calls import forward_mode
+from titans.ops.tracing import in_forward_ad
 
 
 class SegmentProduct(torch.autograd.Function):
@@ -42,7 +42,7 @@ class SegmentProduct(torch.autograd.Function):
 
 def segment_product(factors: Tensor) -> Tensor:
     """Multiply `factors` `[..., b]` over every segment: `[..., b, b]`, see `SegmentProduct`."""
-    if forward_mode():
+    if in_forward_ad():
         return SegmentProduct.forward(factors)
     product: Tensor = SegmentProduct.apply(factors)  # type: ignore[no-untyped-call]
     return product

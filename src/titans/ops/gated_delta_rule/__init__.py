@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titans.ops.calls import without_autocast
-from titans.ops.gated_delta_rule import flash
-from titans.ops.gated_delta_rule.chunked import chunked
-from titans.ops.gated_delta_rule.reference import reference
+from titans.ops.gated_delta_rule import fla
+from titans.ops.gated_delta_rule.chunk import chunk_gated_delta_rule
+from titans.ops.gated_delta_rule.naive import naive_gated_delta_rule
 from titans.ops.gated_delta_rule.state import GatedDeltaRuleState
+from titans.ops.tracing import disable_autocast
 
 __all__ = ["GatedDeltaRuleState", "gated_delta_rule"]
 
-IMPLEMENTATIONS = {"chunked": chunked, "reference": reference}
+BACKENDS = {"chunk": chunk_gated_delta_rule, "naive": naive_gated_delta_rule}
 
 
 def gated_delta_rule(
@@ -28,7 +28,7 @@ def gated_delta_rule(
     *,
     chunk_size: int = 64,
     mask: Tensor | None = None,
-    implementation: str | None = None,
+    backend: str | None = None,
 ) -> tuple[Tensor, GatedDeltaRuleState]:
     """Write tokens into a matrix memory and read each at the memory as of that token.
 
@@ -56,8 +56,8 @@ def gated_delta_rule(
         state: the memory before the first token, from an earlier call, of B rows or one; never modified. None: empty.
         chunk_size: tokens that are treated together. Default 64.
         mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
-        implementation: "chunked", or "reference", the token-by-token oracle. Default: the kernel of
-            flash-linear-attention where there is one for the call (docs/models.md), "chunked" otherwise.
+        backend: "chunk", or "naive", the token-by-token oracle. Default: the kernel of
+            flash-linear-attention where there is one for the call (docs/models.md), "chunk" otherwise.
 
     Returns:
         `(y, state)` with y `[B, N, H, d_v]`.
@@ -65,23 +65,23 @@ def gated_delta_rule(
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
     """
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation={implementation!r} is unknown: choose one of {', '.join(IMPLEMENTATIONS)}")
+    if backend is not None and backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} is unknown: choose one of {', '.join(BACKENDS)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1")
     _check_shapes(q, k, v, log_decay, beta, state, mask)
     matrix = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3]) if state is None else state.matrix
     dtype = torch.promote_types(q.dtype if state is None else matrix.dtype, torch.float32)
     matrix = matrix.to(dtype).expand(q.shape[0], -1, -1, -1)
-    if implementation is None and flash.applies(q, log_decay, beta):
+    if backend is None and fla.applies(q, log_decay, beta):
         q, k, v, log_decay, beta = (_without_padding(x, mask) for x in (q, k, v, log_decay, beta))
-        y, matrix = flash.flash(q, k, v, log_decay, beta, matrix)
+        y, matrix = fla.fla_gated_delta_rule(q, k, v, log_decay, beta, matrix)
         return y, GatedDeltaRuleState(matrix)
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
     gates = [x if x is None or x.dim() == 4 else x.unsqueeze(-1) for x in (log_decay, beta)]
     inputs: list[Any] = [None if x is None else _prepare(x, mask, dtype) for x in (q, k, v, *gates)]
-    with without_autocast(q.device):
-        y, matrix = IMPLEMENTATIONS[implementation or "chunked"](*inputs, matrix, chunk_size)  # type: ignore[call-arg]
+    with disable_autocast(q.device):
+        y, matrix = BACKENDS[backend or "chunk"](*inputs, matrix, chunk_size)  # type: ignore[call-arg]
     return y.transpose(1, 2).to(q.dtype), GatedDeltaRuleState(matrix)
 
 

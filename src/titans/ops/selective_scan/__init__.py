@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from titans.ops.calls import without_autocast
-from titans.ops.selective_scan.chunked import chunked
-from titans.ops.selective_scan.reference import reference
+from titans.ops.selective_scan.chunk import chunk_selective_scan
+from titans.ops.selective_scan.naive import naive_selective_scan
 from titans.ops.selective_scan.state import SelectiveScanState
+from titans.ops.tracing import disable_autocast
 
 __all__ = ["SelectiveScanState", "selective_scan"]
 
-IMPLEMENTATIONS = {"chunked": chunked, "reference": reference}
+BACKENDS = {"chunk": chunk_selective_scan, "naive": naive_selective_scan}
 
 
 def selective_scan(
@@ -25,7 +25,7 @@ def selective_scan(
     *,
     chunk_size: int = 16,
     mask: Tensor | None = None,
-    implementation: str = "chunked",
+    backend: str = "chunk",
 ) -> tuple[Tensor, SelectiveScanState]:
     """Run the state space model of Mamba (Gu & Dao, 2023, arXiv 2312.00752, algorithm 2), without its skip connection.
 
@@ -49,7 +49,7 @@ def selective_scan(
         state: before the first token, from an earlier call, of B rows or one; never modified. None: zeros.
         chunk_size: tokens that are stepped through one after the other, in all chunks at once. Default 16.
         mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
-        implementation: "chunked", or "reference", the token-by-token oracle.
+        backend: "chunk", or "naive", the token-by-token oracle.
 
     Returns:
         `(y, state)` with y `[B, N, D]`.
@@ -57,8 +57,8 @@ def selective_scan(
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
     """
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation={implementation!r} is unknown: choose one of {', '.join(IMPLEMENTATIONS)}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} is unknown: choose one of {', '.join(BACKENDS)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1")
     _check_shapes(u, step, rate, b, c, state, mask)
@@ -68,8 +68,8 @@ def selective_scan(
     if mask is not None:  # no time passes, nothing is written, and what is read is 0
         u, step, b, c = (x.masked_fill(~mask.unsqueeze(-1), 0.0) for x in (u, step, b, c))
     inputs = [x.to(dtype) for x in (u, step, rate, b, c)]
-    with without_autocast(u.device):
-        y, vector = IMPLEMENTATIONS[implementation](*inputs, vector, chunk_size)  # type: ignore[call-arg, arg-type]
+    with disable_autocast(u.device):
+        y, vector = BACKENDS[backend](*inputs, vector, chunk_size)  # type: ignore[call-arg, arg-type]
     return y.to(u.dtype), SelectiveScanState(vector)
 
 

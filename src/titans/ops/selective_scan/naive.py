@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def reference(
+def naive_selective_scan(
     u: Tensor, step: Tensor, rate: Tensor, b: Tensor, c: Tensor, vector: Tensor, chunk_size: int
 ) -> tuple[Tensor, Tensor]:
     """Read and write one token after the other.

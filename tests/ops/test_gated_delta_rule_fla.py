@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from titans.ops.gated_delta_rule import GatedDeltaRuleState, flash, gated_delta_rule
+from titans.ops.gated_delta_rule import GatedDeltaRuleState, fla, gated_delta_rule
 
 CALLS = []  # names of the kernels called
 
@@ -53,7 +53,7 @@ def kernels(monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in ("fla", "fla.ops"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setattr(flash, "on_gpu", lambda q: True)
+    monkeypatch.setattr(fla, "on_gpu", lambda q: True)
     CALLS.clear()
 
 
@@ -76,7 +76,7 @@ def test_the_kernel_gives_what_the_chunks_give(kernels, decay, delta, name, mask
     mask = torch.rand(2, 9) < 0.7 if masked else None
     y, end = gated_delta_rule(*tensors, state, mask=mask)
     assert [name] == CALLS
-    expected, expected_end = gated_delta_rule(*tensors, state, mask=mask, implementation="chunked")
+    expected, expected_end = gated_delta_rule(*tensors, state, mask=mask, backend="chunk")
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), expected.float(), atol=0.02, rtol=0.02)  # outputs are rounded to bfloat16
     torch.testing.assert_close(end.matrix, expected_end.matrix, atol=1e-4, rtol=1e-4)
@@ -86,7 +86,7 @@ def test_a_decay_of_exactly_0_stays_finite(kernels):
     tensors, state = inputs("head", True)
     tensors[3][:, 4] = -torch.inf
     y, end = gated_delta_rule(*tensors, state)
-    expected, expected_end = gated_delta_rule(*tensors, state, implementation="chunked")
+    expected, expected_end = gated_delta_rule(*tensors, state, backend="chunk")
     torch.testing.assert_close(y.float(), expected.float(), atol=0.02, rtol=0.02)
     torch.testing.assert_close(end.matrix, expected_end.matrix, atol=1e-4, rtol=1e-4)
 
@@ -98,9 +98,9 @@ def test_what_has_no_kernel_goes_by_chunks(kernels, decay, delta, dtype):
     tensors, state = inputs(decay, delta, dtype)
     y, _ = gated_delta_rule(*tensors, state)
     assert not CALLS
-    assert torch.equal(y, gated_delta_rule(*tensors, state, implementation="chunked")[0])
+    assert torch.equal(y, gated_delta_rule(*tensors, state, backend="chunk")[0])
 
 
 def test_nothing_of_it_on_a_cpu():
     (q, *_), _ = inputs("head", True)
-    assert not flash.on_gpu(q)
+    assert not fla.on_gpu(q)

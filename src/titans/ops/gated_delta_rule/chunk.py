@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from titans.ops.calls import refuse_open
 from titans.ops.gated_delta_rule.decay import products, since_start, until_end
 from titans.ops.scan import group_size, scan
+from titans.ops.tracing import require_static_length
 
 
 class Tokens(NamedTuple):
@@ -33,12 +33,12 @@ class Tokens(NamedTuple):
     beta: Tensor | None  # [B, H, C, b, 1]
 
 
-def chunked(
+def chunk_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor | None, matrix: Tensor, chunk_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Read and write chunk by chunk; arguments and results as `reference`, with `chunk_size` tokens in a chunk."""
+    """Read and write chunk by chunk; arguments and results as of `naive_gated_delta_rule`."""
     tokens = q.shape[2]
-    refuse_open(tokens)
+    require_static_length(tokens)
     size = min(chunk_size, tokens)
     chunks = -(-tokens // size)
     whole = [_cut(x, chunks, size) for x in (q, k, v, log_decay, beta)]

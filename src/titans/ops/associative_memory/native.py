@@ -1,8 +1,8 @@
 """A run of chunks as one call of compiled code, for the chunk rule with one forget gate a head on the CPU.
 
-The same mathematics as `analytic`, but one head at a time, so that its state stays in the processor's cache from chunk
-to chunk, and with no call in between. Compiled on first use where a C++ compiler is installed (`build`); everything
-works without. `kernel.cpp` is the place to start reading.
+The same mathematics as `manual_backward`, but one head at a time, so that its state stays in the processor's cache from
+chunk to chunk, and with no call in between. Compiled on first use where a C++ compiler is installed
+(`titans.ops.native`); everything works without.
 """
 
 from __future__ import annotations
@@ -13,25 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from titans.ops.associative_memory.native.build import load_kernel
 from titans.ops.associative_memory.network import Options
-from titans.ops.calls import ordinary
+from titans.ops.native import Stream, available, call, library
+
+__all__ = ["available", "backward", "forward"]
 
 GROUP = 256  # tokens from one kept state to the next; the states between are made anew in the backward pass
-REALS = {torch.float32: "float", torch.float64: "double"}
 ACTIVATIONS = ("gelu", "silu", "relu")  # by number
 
 
-class Stream(ctypes.Structure):
-    """Tokens `[B, H, C b, d]`: as in problem.h."""
-
-    _fields_ = (("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * 3))
-
-
 class Problem(ctypes.Structure):
-    """What the kernel is told: as in problem.h."""
+    """What the kernel is told: as in native/problem.h."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("batch", "heads", "chunks", "tokens", "layers", "group")),
@@ -50,58 +43,48 @@ class Problem(ctypes.Structure):
     )
 
 
-def available(x: Tensor) -> bool:
-    """Tell whether the kernel serves tensors like `x` here and now; compiles it if it was never asked before."""
-    if not ordinary() or type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in REALS:
-        return False
-    # A mode, such as fake tensors or a counter of operations, must see each of them.
-    return _get_current_dispatch_mode() is None and load_kernel(REALS[x.dtype]) is not None
-
-
 def forward(options: Options, inputs: Sequence[Any], keep: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Read and write chunks; arguments and results as of `Engine.forward`."""
-    call = _Call(options, inputs)
+    """Read and write chunks; arguments and results as of `Backend.forward`."""
+    run = _Run(options, inputs)
     q, v, memory = inputs[0], inputs[2], inputs[7:]
     y = torch.empty_like(v, memory_format=torch.contiguous_format)
     norms = y.new_empty(y.shape[:-1]) if options.surprise else None
-    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in memory[: 2 * call.problem.layers]]
+    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in memory[: 2 * run.problem.layers]]
     kept = []
     if keep:
         chunks = q.shape[0] * q.shape[1] * q.shape[2]
-        groups = q.shape[0] * q.shape[1] * -(-q.shape[2] // call.problem.group)
-        kept = [y.new_empty(chunks, call.size("trace_size")), y.new_empty(groups, call.size("state_size"))]
-    call.stream(y=y)
-    call.tensors(norms=norms, results=results, **dict(zip(("trace", "states"), kept, strict=False)))
-    call.run("forward")
+        groups = q.shape[0] * q.shape[1] * -(-q.shape[2] // run.problem.group)
+        kept = [y.new_empty(chunks, run.size("trace_size")), y.new_empty(groups, run.size("state_size"))]
+    run.stream(y=y)
+    run.tensors(norms=norms, results=results, **dict(zip(("trace", "states"), kept, strict=False)))
+    run.call("forward")
     return [y, *results] if norms is None else [y, *results, norms], kept
 
 
 def backward(
     options: Options, inputs: Sequence[Any], kept: list[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Carry gradients back; arguments and results as of `Engine.backward`."""
-    call = _Call(options, inputs)
+    """Carry gradients back; arguments and results as of `Backend.backward`."""
+    run = _Run(options, inputs)
     results = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
     scale = None if inputs[6] is None else inputs[6].new_empty(len(inputs[0]), *inputs[6].shape)
-    call.stream(y_grad=grads[0], q_grad=results[0], k_grad=results[1], v_grad=results[2])
-    call.tensors(
-        trace=kept[0], states=kept[1], result_grads=list(grads[1 : 1 + 2 * call.problem.layers]), scale_grad=scale,
+    run.stream(y_grad=grads[0], q_grad=results[0], k_grad=results[1], v_grad=results[2])
+    run.tensors(
+        trace=kept[0], states=kept[1], result_grads=list(grads[1 : 1 + 2 * run.problem.layers]), scale_grad=scale,
         theta_grad=results[3], decay_grad=results[4], eta_grad=results[5], memory_grads=results[7:],
     )  # fmt: skip
-    call.run("backward")
+    run.call("backward")
     results[6] = None if scale is None else scale.sum(0)
     return results
 
 
-class _Call:
+class _Run:
     """A problem and the tensors it points to."""
 
     def __init__(self, options: Options, inputs: Sequence[Any]) -> None:
         q, k, v, theta, decay, eta, scale, *memory = inputs
         batch, heads, chunks, tokens, _ = q.shape
-        loaded = load_kernel(REALS[q.dtype])
-        assert loaded is not None  # who calls has asked `available`
-        self.compiled, self.like = loaded, q
+        self.like = q
         self.held: list[Tensor] = []  # alive as long as the call
         layers = len(memory) // 3
         widths = [memory[0].shape[2], *(x.shape[3] for x in memory[:layers])]
@@ -135,14 +118,12 @@ class _Call:
 
     def size(self, name: str) -> int:
         """Ask the library for a size, in elements."""
-        ask = self.compiled[name]
+        ask = library(self.like)[name]
         ask.restype = ctypes.c_int64
         return int(ask(ctypes.byref(self.problem)))
 
-    def run(self, name: str) -> None:
-        """Call the library, with scratch memory; other Python threads go on meanwhile."""
+    def call(self, name: str) -> None:
+        """Call the library, with scratch memory."""
         scratch = self.like.new_empty(self.problem.threads * self.size(f"{name}_scratch"))
         self.tensors(scratch=scratch)
-        run = self.compiled[name]
-        run.restype = None
-        run(ctypes.byref(self.problem))
+        call(name, self.like, self.problem)

@@ -12,7 +12,7 @@
 
 namespace titans {
 
-constexpr int BLOCK = 32;  // mirrored in ops/native_blocks.py
+constexpr int BLOCK = 32;  // mirrored in ops/native/__init__.py
 
 inline int64_t blocks(int64_t tokens) { return (tokens + BLOCK - 1) / BLOCK; }
 

@@ -1,4 +1,4 @@
-"""The way out of a memory: what was read, normalised per head and gated."""
+"""RMS norm per head and SiLU gate of what a memory answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from titans.ops.associative_memory import native
-from titans.ops.autograd import by_autograd, by_hand
-from titans.ops.calls import without_autocast
-from titans.ops.native_blocks import block_sums, call, threads
+from titans.ops import native
+from titans.ops.autograd import autograd_backward, manual_backward_applies
+from titans.ops.native import block_sums, call, threads
+from titans.ops.tracing import disable_autocast
 
 
-def read_out(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
+def gated_rms_norm(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
     """Compute `norm(y) * SiLU(gate)`, heads side by side.
 
     Differentiable, any number of times, in y, weight and gate. In compiled code on the CPU where the native kernel is
@@ -33,18 +33,18 @@ def read_out(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
     """
     alike = y.dtype == weight.dtype == gate.dtype and y.numel() > 0
     if not alike or not (native.available(y) and native.available(gate)):
-        return reference(y, weight, gate, eps)
-    found: Tensor = NativeReadOut.apply(y, weight, gate, eps)  # type: ignore[no-untyped-call]
+        return naive_gated_rms_norm(y, weight, gate, eps)
+    found: Tensor = NativeGatedRmsNorm.apply(y, weight, gate, eps)  # type: ignore[no-untyped-call]
     return found
 
 
-def reference(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
-    """Compute it by PyTorch operations; arguments and results as `read_out`."""
+def naive_gated_rms_norm(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
+    """Compute it by PyTorch operations; arguments and results as `gated_rms_norm`."""
     return F.rms_norm(y, weight.shape, weight, eps).transpose(1, 2).flatten(2) * F.silu(gate)
 
 
 class Problem(ctypes.Structure):
-    """What the library is told: as in read_out.h of the memory's kernel."""
+    """What the library is told: as in native/gated_rms_norm.h."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("batch", "tokens", "heads", "width", "threads")),
@@ -54,35 +54,37 @@ class Problem(ctypes.Structure):
     )
 
 
-class NativeReadOut(torch.autograd.Function):
-    """The read-out as one call of compiled code, forward and backward; keeps nothing but the inputs."""
+class NativeGatedRmsNorm(torch.autograd.Function):
+    """The operation as one call of compiled code, forward and backward; keeps nothing but the inputs."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
-        """Compute it; arguments and results as `read_out`."""
+        """Compute it; arguments and results as `gated_rms_norm`."""
         ctx.save_for_backward(y, weight, gate)
         ctx.eps = eps
         output = torch.empty_like(gate, memory_format=torch.contiguous_format)
-        _call("read_out_forward", (y, weight, gate), eps, output=output)
+        _call("gated_rms_norm_forward", (y, weight, gate), eps, output=output)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """Carry the gradient back; by autograd where the result is differentiated again, or batched."""
         inputs = ctx.saved_tensors
-        if not by_hand(grad):
-            with without_autocast(grad.device):
-                return *by_autograd(partial(_again, ctx.eps), inputs, [grad]), None
+        if not manual_backward_applies(grad):
+            with disable_autocast(grad.device):
+                return *autograd_backward(partial(_again, ctx.eps), inputs, [grad]), None
         y, weight, gate = inputs
         by_y, by_gate = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (y, gate))
         by_weight = block_sums(gate, len(weight))
-        _call("read_out_backward", inputs, ctx.eps, grad=grad, y_grad=by_y, gate_grad=by_gate, weight_grad=by_weight)
+        _call(
+            "gated_rms_norm_backward", inputs, ctx.eps, grad=grad, y_grad=by_y, gate_grad=by_gate, weight_grad=by_weight
+        )
         return by_y, by_weight.sum(0), by_gate, None
 
 
 def _again(eps: float, *inputs: Tensor) -> list[Tensor]:
     y, weight, gate = inputs
-    return [reference(y, weight, gate, eps)]
+    return [naive_gated_rms_norm(y, weight, gate, eps)]
 
 
 def _call(name: str, inputs: tuple[Tensor, ...], eps: float, **rest: Tensor) -> None:

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from titans.ops.associative_memory.network import Options
-from titans.ops.autograd import by_autograd, by_hand
-from titans.ops.calls import without_autocast
+from titans.ops.autograd import autograd_backward, manual_backward_applies
+from titans.ops.tracing import disable_autocast
 
 
-class Engine(Protocol):
-    """What computes a run and its derivative: the module `native` or `analytic`.
+class Backend(Protocol):
+    """What computes a run and its derivative: the module `native` or `manual_backward`.
 
     Inputs are q, k, v `[B, H, C, b, d]`, theta, decay (one a head, `[B, H, C, 1, b]`) and eta; the norm's scale
     `[H, 1, d]` or None; the weights, surprises and anchors.
@@ -50,21 +50,21 @@ class Engine(Protocol):
         """
 
 
-class WholeChunks(torch.autograd.Function):
+class ChunkFunction(torch.autograd.Function):
     """Read and write whole chunks.
 
-    Inputs: the engine; the options; the same by autograd, for derivatives of derivatives; and the engine's inputs.
-    Outputs: as of the engine.
+    Inputs: the backend; the options; the same by autograd, for derivatives of derivatives; and the backend's inputs.
+    Outputs: as of the backend.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, engine: Engine, options: Options, generic: Callable[..., Any], *inputs: Any
+        ctx: Any, backend: Backend, options: Options, generic: Callable[..., Any], *inputs: Any
     ) -> tuple[Tensor, ...]:
         """Run, keeping what the backward pass needs where a gradient may be asked for."""
-        outputs, kept = engine.forward(options, inputs, any(ctx.needs_input_grad))
+        outputs, kept = backend.forward(options, inputs, any(ctx.needs_input_grad))
         leaves, ctx.structure = tree_flatten(kept)
-        ctx.engine, ctx.options, ctx.generic = engine, options, generic
+        ctx.backend, ctx.options, ctx.generic = backend, options, generic
         ctx.save_for_backward(*inputs, *leaves)  # nowhere else: autograd frees these, and hooks see them
         if options.surprise:
             ctx.mark_non_differentiable(outputs[-1])
@@ -75,11 +75,11 @@ class WholeChunks(torch.autograd.Function):
         """Carry gradients back; by autograd where the result is differentiated again, or batched."""
         saved, count = ctx.saved_tensors, len(ctx.needs_input_grad) - 3  # once: under a checkpoint they come only once
         inputs, leaves = saved[:count], saved[count:]
-        with without_autocast(grads[0].device):
-            if not by_hand(*grads):
-                return None, None, None, *by_autograd(ctx.generic, inputs, grads)
+        with disable_autocast(grads[0].device):
+            if not manual_backward_applies(*grads):
+                return None, None, None, *autograd_backward(ctx.generic, inputs, grads)
             kept = tree_unflatten(leaves, ctx.structure)
-            return None, None, None, *ctx.engine.backward(ctx.options, inputs, kept, grads)
+            return None, None, None, *ctx.backend.backward(ctx.options, inputs, kept, grads)
 
 
 def thirds(x: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

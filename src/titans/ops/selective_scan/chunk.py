@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from titans.ops.calls import refuse_open
 from titans.ops.scan import group_size, scan
+from titans.ops.tracing import require_static_length
 
 
 class Tokens(NamedTuple):
@@ -25,12 +25,12 @@ class Tokens(NamedTuple):
     c: Tensor  # [B, C, n, S]
 
 
-def chunked(
+def chunk_selective_scan(
     u: Tensor, step: Tensor, rate: Tensor, b: Tensor, c: Tensor, vector: Tensor, chunk_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Read and write chunk by chunk; arguments and results as `reference`, with `chunk_size` tokens in a chunk."""
+    """Read and write chunk by chunk; arguments and results as of `naive_selective_scan`."""
     tokens = u.shape[1]
-    refuse_open(tokens)
+    require_static_length(tokens)
     size = min(chunk_size, tokens)
     chunks = -(-tokens // size)
     rest = chunks * size - tokens  # filled up with tokens that take no time

@@ -9,7 +9,7 @@ from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.state import AssociativeMemoryState
 
 
-def reference(
+def naive_associative_memory(
     options: Options,
     q: Tensor,
     k: Tensor,

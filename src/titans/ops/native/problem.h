@@ -13,7 +13,7 @@ struct Stream {
     int64_t strides[3];
 };
 
-// What Python hands over; all tensors but streams are contiguous. Mirrored in __init__.py.
+// What Python hands over; all tensors but streams are contiguous. Mirrored in ops/associative_memory/native.py.
 struct Problem {
     int64_t batch, heads, chunks, tokens, layers, group;  // tokens of a chunk; chunks per kept state
     int64_t activation, residual, limited, threads;

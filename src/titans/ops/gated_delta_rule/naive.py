@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def reference(
+def naive_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor | None, matrix: Tensor, chunk_size: int
 ) -> tuple[Tensor, Tensor]:
     """Read and write one token after the other.

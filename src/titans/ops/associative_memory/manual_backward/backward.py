@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.analytic.forward import (
+from titans.ops.associative_memory.manual_backward.forward import (
     Constants,
     Tokens,
     Trace,

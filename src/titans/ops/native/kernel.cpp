@@ -1,6 +1,6 @@
-// The associative memory over whole chunks, forward and backward, on the CPU: plain C functions for __init__.py, compiled
-// for one type of numbers, REAL. With it come the operations around it, of ops/heads and ops/read_out.py:
-// one library, built once.
+// The associative memory over whole chunks, forward and backward, on the CPU, and the operations around it: plain C
+// functions that ops/associative_memory/native.py, ops/short_conv and ops/gated_rms_norm.py call, one library, compiled
+// for one type of numbers, REAL.
 //
 // A head's state stays in the second-level cache while one thread goes through its chunks; heads and rows of the batch
 // are shared out among threads, so results do not depend on how many there are.
@@ -9,8 +9,8 @@
 
 #include "backward.h"
 #include "forward.h"
-#include "heads.h"
-#include "read_out.h"
+#include "short_conv.h"
+#include "gated_rms_norm.h"
 
 namespace titans {
 
@@ -47,11 +47,10 @@ extern "C" {
 void forward(const Problem* p) { run<Forward<REAL>>(*p); }
 void backward(const Problem* p) { run<Backward<REAL>>(*p); }
 
-// Of ops/heads and ops/read_out.py.
-void heads_forward(const Projection* p) { run_forward<Heads<REAL>>(*p); }
-void heads_backward(const Projection* p) { run_backward<Heads<REAL>>(*p); }
-void read_out_forward(const ReadOut* p) { run_forward<Gated<REAL>>(*p); }
-void read_out_backward(const ReadOut* p) { run_backward<Gated<REAL>>(*p); }
+void short_conv_forward(const ShortConvProblem* p) { run_forward<ShortConv<REAL>>(*p); }
+void short_conv_backward(const ShortConvProblem* p) { run_backward<ShortConv<REAL>>(*p); }
+void gated_rms_norm_forward(const GatedRmsNormProblem* p) { run_forward<GatedRmsNorm<REAL>>(*p); }
+void gated_rms_norm_backward(const GatedRmsNormProblem* p) { run_backward<GatedRmsNorm<REAL>>(*p); }
 
 // Elements: of scratch for one thread, of what is kept of a chunk of one head, of one head's state.
 int64_t forward_scratch(const Problem* p) { return scratch_size<Forward<REAL>>(*p); }

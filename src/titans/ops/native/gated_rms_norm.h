@@ -1,4 +1,4 @@
-// What was read, normalised per head and gated, heads side by side, in one pass; for ops/read_out.py.
+// RMS norm of each head and SiLU gate in one pass; for ops/gated_rms_norm.py.
 #pragma once
 
 #include "blocks.h"
@@ -6,8 +6,8 @@
 
 namespace titans {
 
-// What Python hands over; all tensors are contiguous. Mirrored in ops/read_out.py.
-struct ReadOut {
+// What Python hands over; all tensors are contiguous. Mirrored in ops/gated_rms_norm.py.
+struct GatedRmsNormProblem {
     int64_t batch, tokens, heads, width, threads;
     double eps;
     const void* y;       // [batch, heads, tokens, width]
@@ -21,8 +21,8 @@ struct ReadOut {
     void* weight_grad;  // of each block [batch * blocks, width]
 };
 
-template <class T> class Gated {
-    const ReadOut& p;
+template <class T> class GatedRmsNorm {
+    const GatedRmsNormProblem& p;
     const int64_t width;
     const T* weight;
 
@@ -65,7 +65,7 @@ template <class T> class Gated {
     }
 
 public:
-    explicit Gated(const ReadOut& p) : p(p), width(p.width), weight((const T*)p.weight) {}
+    explicit GatedRmsNorm(const GatedRmsNormProblem& p) : p(p), width(p.width), weight((const T*)p.weight) {}
 
     void forward(int64_t row, int64_t first, int64_t last) const {
         for (int64_t token = first; token < last; ++token)

@@ -1,4 +1,4 @@
-"""The read-out in compiled code: equal to the one made by PyTorch operations."""
+"""The gated norm in compiled code: equal to the one made by PyTorch operations."""
 
 import importlib
 
@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-READ_OUT = importlib.import_module("titans.ops.read_out")
+from titans.ops.gated_rms_norm import gated_rms_norm, naive_gated_rms_norm
+
+MODULE = importlib.import_module("titans.ops.gated_rms_norm")
 EPS = 1e-6
 
 
@@ -22,8 +24,8 @@ def make(batch, heads, tokens, width, dtype=torch.float64, scale=2.0, seed=0):
     ]
 
 
-def gradients(read_out, inputs):
-    y = read_out(*inputs, EPS)
+def gradients(op, inputs):
+    y = op(*inputs, EPS)
     weight = torch.randn(y.shape, generator=torch.Generator().manual_seed(99), dtype=torch.float64).to(y.dtype)
     return y.detach(), torch.autograd.grad((y * weight).sum(), inputs)
 
@@ -33,13 +35,14 @@ def gradients(read_out, inputs):
 def test_equals_the_reference(close, kernel, poisoned, data):
     draw = data.draw
     dtype = draw(st.sampled_from((torch.float64, torch.float32)))
+    least = 1 if dtype == torch.float64 else 2  # a norm of one number is a step: its slope is lost in float32
     inputs = make(
-        draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 70)), draw(st.integers(1, 35)),
+        draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 70)), draw(st.integers(least, 35)),
         dtype, draw(st.sampled_from((0.0, 1e-3, 2.0, 30.0))), draw(st.integers(0, 9)),
     )  # fmt: skip
     exact = [x.detach().double().requires_grad_() for x in inputs]
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
-    close(gradients(READ_OUT.read_out, inputs), gradients(READ_OUT.reference, exact), tolerance)
+    close(gradients(gated_rms_norm, inputs), gradients(naive_gated_rms_norm, exact), tolerance)
 
 
 def test_threads_change_no_bit(same, kernel):
@@ -48,7 +51,7 @@ def test_threads_change_no_bit(same, kernel):
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(gradients(READ_OUT.read_out, inputs))
+            found.append(gradients(gated_rms_norm, inputs))
     finally:
         torch.set_num_threads(usual)
     same(found[1], found[0])
@@ -56,13 +59,13 @@ def test_threads_change_no_bit(same, kernel):
 
 
 def test_twice_differentiable(kernel):
-    assert torch.autograd.gradgradcheck(lambda *x: READ_OUT.read_out(*x, EPS), make(2, 2, 3, 3))
+    assert torch.autograd.gradgradcheck(lambda *x: gated_rms_norm(*x, EPS), make(2, 2, 3, 3))
 
 
 def test_any_layout(close, kernel):
     y, weight, gate = make(2, 3, 5, 4)
     others = (y.mT.contiguous().mT, weight, gate.mT.contiguous().mT)
-    found, expected = (f(*x, EPS) for f, x in ((READ_OUT.read_out, others), (READ_OUT.reference, (y, weight, gate))))
+    found, expected = (f(*x, EPS) for f, x in ((gated_rms_norm, others), (naive_gated_rms_norm, (y, weight, gate))))
     close(found, expected, 1e-12)
     total = (torch.autograd.grad(x.sum(), (y, weight, gate)) for x in (found, expected))  # an expanded gradient
     close(*total, 1e-10)
@@ -73,7 +76,7 @@ def test_nan_spoils_its_token(kernel, which):
     inputs = make(2, 2, 5, 3)
     with torch.no_grad():
         inputs[which].select(-2, 3)[0] = torch.nan
-    y = READ_OUT.read_out(*inputs, EPS)
+    y = gated_rms_norm(*inputs, EPS)
     assert y[0, 3].isnan().all()
     assert y[0, [0, 1, 2, 4]].isfinite().all()
     assert y[1].isfinite().all()
@@ -82,15 +85,15 @@ def test_nan_spoils_its_token(kernel, which):
 def test_used_where_it_can_be(kernel, monkeypatch):
     made = []
 
-    def counted(name, *args, call=READ_OUT.call):
+    def counted(name, *args, call=MODULE.call):
         made.append(name)
         call(name, *args)
 
-    monkeypatch.setattr(READ_OUT, "call", counted)
+    monkeypatch.setattr(MODULE, "call", counted)
     inputs = make(1, 2, 3, 4, torch.float32)
-    READ_OUT.read_out(*inputs, EPS)
-    assert made == ["read_out_forward"]
-    READ_OUT.read_out(*(x.bfloat16() for x in inputs), EPS)
+    gated_rms_norm(*inputs, EPS)
+    assert made == ["gated_rms_norm_forward"]
+    gated_rms_norm(*(x.bfloat16() for x in inputs), EPS)
     with FlopCounterMode(display=False):  # must see each operation
-        READ_OUT.read_out(*inputs, EPS)
-    assert made == ["read_out_forward"]
+        gated_rms_norm(*inputs, EPS)
+    assert made == ["gated_rms_norm_forward"]

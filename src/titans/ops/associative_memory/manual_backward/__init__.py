@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.analytic.backward import Gradients, Rewritten, walk_back
-from titans.ops.associative_memory.analytic.forward import Constants, Tokens, Trace, read, rewrite, write
+from titans.ops.associative_memory.chunk_autograd import thirds
+from titans.ops.associative_memory.manual_backward.backward import Gradients, Rewritten, walk_back
+from titans.ops.associative_memory.manual_backward.forward import Constants, Tokens, Trace, read, rewrite, write
 from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
-from titans.ops.associative_memory.whole_chunks import thirds
 
 GROUP = 1024  # tokens whose states are kept at once and whose reads are one product
 
@@ -29,7 +29,7 @@ GROUP = 1024  # tokens whose states are kept at once and whose reads are one pro
 def forward(
     options: Options, inputs: Sequence[Any], keep: bool
 ) -> tuple[list[Tensor], list[tuple[list[Tensor], Trace]]]:
-    """Run through the groups, keeping their traces where asked to; arguments and results as of `Engine`."""
+    """Run through the groups, keeping their traces where asked to; arguments and results as of `Backend`."""
     batch = len(inputs[0])
     constants = _constants(options, inputs[6], inputs[0])
     weights, surprise, anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])
@@ -54,7 +54,7 @@ def forward(
 def backward(
     options: Options, inputs: Sequence[Any], kept: list[tuple[list[Tensor], Trace]], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Go through the groups from the last to the first; arguments and results as of `Engine`."""
+    """Go through the groups from the last to the first; arguments and results as of `Backend`."""
     batch, layers = len(inputs[0]), len(inputs[7:]) // 3
     constants = _constants(options, inputs[6], inputs[0])
     anchor = thirds([x.flatten(0, 1) for x in inputs[7:]])[2]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titans.ops.calls import transformed
+from titans.ops.tracing import in_transform
 
 LEAST_LOG_DECAY = -60.0  # the kernels take differences of sums of logarithms, and -inf - -inf is no number
 
@@ -31,7 +31,7 @@ def applies(q: Tensor, log_decay: Tensor | None, beta: Tensor | None) -> bool:
 
 def on_gpu(q: Tensor) -> bool:
     """Say whether the package can be used on a tensor, whose derivatives it knows backward only."""
-    return q.is_cuda and _installed() and not transformed()
+    return q.is_cuda and _installed() and not in_transform()
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def _installed() -> bool:
     return importlib.util.find_spec("fla") is not None and importlib.util.find_spec("triton") is not None
 
 
-def flash(
+def fla_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, matrix: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Read and write with the kernel that the recurrence has there.
