@@ -71,9 +71,10 @@ def line(
     number: int = 0,
     *,
     interval: tuple[Iterable[float], Iterable[float]] | None = None,
+    markers: bool = True,
     **options: Any,
 ) -> None:
-    """Draw a line with a marker at each point.
+    """Draw a line.
 
     Args:
         axes: where.
@@ -81,10 +82,11 @@ def line(
         y: their values.
         number: of the line among others: decides its colour and marker, the same in every picture. Default 0.
         interval: lower and upper ends of the values' confidence intervals. Default: none are drawn.
+        markers: whether the points are marked. Default true.
         **options: of `Axes.errorbar`, as `label`.
     """
     values = list(y)
-    fmt = STYLES[number // len(COLORS) % len(STYLES)]
+    fmt = STYLES[number // len(COLORS) % len(STYLES)][0 if markers else 1 :]
     style: dict[str, Any] = {"fmt": fmt, "color": color(number), "markersize": 5.0, "capsize": 3} | options
     ends = None
     if interval is not None:  # rounding may have moved an end to the other side of its value

@@ -44,7 +44,7 @@ def commands(folder, model):
 def test_the_same_command_goes_on(titans, interrupted, monkeypatch, model_folder, tmp_path, name):
     command = commands(tmp_path, model_folder)[name]
     monkeypatch.setattr(StreamingLM, "answer", lambda self, *_, **__: "an answer")
-    where = (StreamingLM, "answer") if name != "compare" else (comparison.run, "train_on")
+    where = (StreamingLM, "answer") if name != "compare" else (comparison.runs, "train_on")
     calls = interrupted(*where)
     out = tmp_path / "out"
     result = titans(*command, "--out", out, status=130)

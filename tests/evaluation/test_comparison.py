@@ -12,13 +12,21 @@ import torch
 
 from titans.errors import TitansError
 from titans.evaluation import model_zoo
-from titans.evaluation.comparison import compare, load_comparison, run
+from titans.evaluation.comparison import compare, load_comparison, runs
 from titans.evaluation.comparison.report import markdown, table
-from titans.evaluation.comparison.result import Mean, Run, student_t
 from titans.evaluation.synthetic import score
 from titans.evaluation.synthetic_training import Diverged, train_on
 
 SMALLEST = Path(__file__).with_name("compare-smallest.yaml")
+
+
+def kept(folder):
+    """The runs that a folder keeps, by model and key."""
+    found = {}
+    for path in sorted((folder / "runs").glob("*/answers.jsonl")):
+        lines = map(json.loads, path.read_text().splitlines())
+        found |= {(path.parent.name, line["key"]): line["answer"] for line in lines}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +51,7 @@ def trainings(monkeypatch):
         made.append((model.config.variant, budget.learning_rate, seed))
         return train_on(model, task, sizes, budget, seed, progress)
 
-    monkeypatch.setattr(run, "train_on", recorded)
+    monkeypatch.setattr(runs, "train_on", recorded)
     return made
 
 
@@ -55,7 +63,7 @@ def test_every_rate_on_one_seed_then_the_best_on_all(finished):
         best = min(model.sweep, key=lambda r: r.validation_loss)
         assert [(r.learning_rate, r.seed) for r in model.runs] == [(best.learning_rate, 1), (best.learning_rate, 2)]
         assert model.runs[0] == best
-    assert len(list((folder / "runs").iterdir())) == 6
+    assert len(kept(folder)) == 6
 
 
 def test_a_run_is_what_the_library_measures(finished):
@@ -70,7 +78,7 @@ def test_a_run_is_what_the_library_measures(finished):
     found = result.models[1].sweep[1]
     assert found.validation_loss == pytest.approx(validation.loss, rel=1e-6)
     assert found.values["24/3"] == test.accuracy
-    written = json.loads((folder / "runs" / "swa--lr0.01--seed1.json").read_text())
+    written = kept(folder)["swa", "learning rate 0.01, seed 1"]
     assert written["test"][1]["correct"] == test.correct
     assert written["training"]["tokens"] == 3 * 2 * 12
     assert written["state_bytes"] == model.initial_state(1).nbytes == found.state_bytes
@@ -84,9 +92,7 @@ def test_models_in_processes_of_their_own_find_the_same(finished, tmp_path):
         load_comparison(SMALLEST), tmp_path, jobs=2, progress=lambda share, _: told.append(share), finished=said.append
     )
     assert len(said) == len(set(said)) == 6
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(
-        path.name for path in (folder / "runs").iterdir()
-    )
+    assert kept(tmp_path).keys() == kept(folder).keys()
     for here, there in zip(again.models, result.models, strict=True):
         assert [run.values for run in here.runs] == [run.values for run in there.runs]
         assert [run.validation_loss for run in here.sweep] == pytest.approx([r.validation_loss for r in there.sweep])
@@ -108,7 +114,7 @@ def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
 )
 def test_state_that_grows_with_the_stream_has_no_size(variant, grows):
     model = model_zoo.make_model({"variant": variant, "hidden_size": 16, "num_attention_heads": 2}, 16)
-    assert run._state_bytes(model) == (None if grows else model.initial_state(1).nbytes)
+    assert runs.state_bytes(model) == (None if grows else model.initial_state(1).nbytes)
 
 
 def test_table_and_files_hold_the_means(finished):
@@ -131,16 +137,16 @@ def test_table_and_files_hold_the_means(finished):
 
 
 def test_nothing_is_repeated(copied, trainings):
-    before = {path: path.stat().st_mtime_ns for path in (copied / "runs").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (copied / "runs").rglob("*")}
     table_before = (copied / "table.md").read_bytes()
     compare(load_comparison(SMALLEST), copied)
     assert trainings == []
-    assert {path: path.stat().st_mtime_ns for path in (copied / "runs").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in (copied / "runs").rglob("*")} == before
     assert (copied / "table.md").read_bytes() == table_before
 
 
 def test_a_crash_loses_one_run(tmp_path, trainings, monkeypatch, finished):
-    whole = run.score
+    whole = runs.score
     calls = []
 
     def crash(*arguments, **options):
@@ -149,12 +155,12 @@ def test_a_crash_loses_one_run(tmp_path, trainings, monkeypatch, finished):
             raise RuntimeError("out of power")
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(run, "score", crash)
+    monkeypatch.setattr(runs, "score", crash)
     with pytest.raises(RuntimeError):
         compare(load_comparison(SMALLEST), tmp_path)
-    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert len(kept(tmp_path)) == 2
     assert len(trainings) == 3
-    monkeypatch.setattr(run, "score", whole)
+    monkeypatch.setattr(runs, "score", whole)
     result = compare(load_comparison(SMALLEST), tmp_path)
     assert len(trainings) == 3 + 4
     assert trainings[2] == trainings[3]
@@ -168,10 +174,13 @@ def test_more_seeds_go_on(copied, trainings):
 
 
 def test_runs_of_another_recipe_are_refused(copied, trainings):
-    with pytest.raises(TitansError, match=r"deltanet--lr0.001--seed1.json is a run of another recipe \(budget differ"):
+    with pytest.raises(TitansError, match=r"deltanet holds answers given under other settings \(budget; "):
         compare(load_comparison(SMALLEST, ["budget.steps=4"]), copied)
-    (copied / "runs" / "swa--lr0.01--seed1.json").write_text("{")
-    with pytest.raises(TitansError, match=r"swa--lr0.01--seed1.json is damaged: delete it"):
+    (copied / "runs" / "swa" / "answers.jsonl").write_text("{\n")
+    with pytest.raises(TitansError, match=r"answers.jsonl, line 1 is damaged: delete that line"):
+        compare(load_comparison(SMALLEST), copied)
+    (copied / "runs" / "swa--lr0.01--seed1.json").write_text("{}")
+    with pytest.raises(TitansError, match=r"runs holds runs of an older version: choose another --out"):
         compare(load_comparison(SMALLEST), copied)
     assert trainings == []
 
@@ -183,7 +192,7 @@ def test_diverged_runs_are_kept_and_said(tmp_path, monkeypatch):
         training = train_on(model, task, sizes, budget, seed, progress)
         return training
 
-    monkeypatch.setattr(run, "train_on", diverging)
+    monkeypatch.setattr(runs, "train_on", diverging)
     comparison = load_comparison(SMALLEST, ["learning_rates=[1e-3]", "seeds=[1, 2, 3]"])
     result = compare(comparison, tmp_path)
     deltanet, swa = result.models
@@ -217,27 +226,12 @@ models:
     for model in result.models:
         assert 2 < model.mean("16").mean < 7.9  # bits per byte, better than the 8 of a guess
         assert model.mean("16").half_width is None
-    written = json.loads((tmp_path / "out" / "runs" / "swa--lr0.01--seed1.json").read_text())
+    written = kept(tmp_path / "out")["swa", "learning rate 0.01, seed 1"]
     assert result.models[0].mean("64").mean == pytest.approx(written["test"][1]["loss"] / math.log(2))
     assert table(result)[2][2] == "grows"
     (tmp_path / "text.txt").write_text("Other words, and then some more.\n" * 100)
-    with pytest.raises(TitansError, match=r"another recipe \(text differ"):
+    with pytest.raises(TitansError, match=r"under other settings \(text; "):
         compare(load_comparison(recipe), tmp_path / "out")
-
-
-def test_student_t():
-    # 97.5 % quantiles as printed in tables
-    for freedom, quantile in ((1, 12.706), (2, 4.303), (9, 2.262), (11, 2.201), (15, 2.131), (30, 2.042), (120, 1.980)):
-        assert student_t(freedom) == pytest.approx(quantile, abs=6e-4)
-    mean = Mean.of([0.5, 0.6, 0.7])
-    assert (mean.mean, mean.half_width) == (pytest.approx(0.6), pytest.approx(4.303 * 0.1 / math.sqrt(3)))
-    assert Mean.of([0.5]).half_width is None
-    assert Mean.of([]) is None
-
-
-def test_a_diverged_file_is_read():
-    found = Run.of({"settings": {"budget": {"learning_rate": 0.1}, "seed": 3}, "diverged": "at once"})
-    assert (found.diverged, found.validation_loss, found.values) == ("at once", math.inf, {})
 
 
 class TestRecipe:

@@ -1,6 +1,8 @@
+import math
+
 import pytest
 
-from titans.evaluation.intervals import wilson
+from titans.evaluation.intervals import Mean, student_t, wilson
 
 
 def test_wilson_interval():
@@ -17,3 +19,13 @@ def test_wilson_holds_the_share_in_spite_of_rounding():
         for correct in {0, 1, asked - 1, asked}:
             low, high = wilson(correct, asked)
             assert low <= correct / asked <= high, (correct, asked)
+
+
+def test_student_t():
+    # 97.5 % quantiles as printed in tables
+    for freedom, quantile in ((1, 12.706), (2, 4.303), (9, 2.262), (11, 2.201), (15, 2.131), (30, 2.042), (120, 1.980)):
+        assert student_t(freedom) == pytest.approx(quantile, abs=6e-4)
+    mean = Mean.of([0.5, 0.6, 0.7])
+    assert (mean.mean, mean.half_width) == (pytest.approx(0.6), pytest.approx(4.303 * 0.1 / math.sqrt(3)))
+    assert Mean.of([0.5]).half_width is None
+    assert Mean.of([]) is None

@@ -283,7 +283,7 @@ def _plot(result: SyntheticResult) -> Figure:
         interval = [score.low for score in run.scores], [score.high for score in run.scores]
         plots.line(left, sizes, accuracy, number, interval=interval, label=f"seed {run.seed}")
         steps, losses = zip(*run.training.curve, strict=True)
-        plots.line(right, steps, losses, number, fmt="-", label=f"seed {run.seed}")
+        plots.line(right, steps, losses, number, markers=False, label=f"seed {run.seed}")
     left.axhline(result.chance, color=plots.MUTED, linestyle=":", label="chance")
     left.set(
         ylim=(-0.02, 1.02), xlabel="tokens (/ pairs)", ylabel="right answers", title=f"{result.model}, {result.task}"

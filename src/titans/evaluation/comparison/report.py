@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import html
-import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from titans.evaluation.comparison.result import ComparisonResult, Mean, ModelResult
+from titans import html_page, plots
+from titans.evaluation.comparison.result import ComparisonResult, ModelResult
+from titans.evaluation.intervals import Mean
 from titans.io import atomic
 
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1d2433; }
-table { border-collapse: collapse; } img { max-width: 100%; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid #d5d9e2; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-"""
-
-STYLES = ("o-", "s--", "^:")  # markers and lines of the first ten models, of the next ten, and so on
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write_report(result: ComparisonResult, folder: Path) -> None:
@@ -30,11 +24,13 @@ def write_report(result: ComparisonResult, folder: Path) -> None:
         result: what was found.
         folder: it exists.
     """
-    plots = _plots(result)
     atomic.write_json(folder / "results.json", as_json(result))
-    atomic.write(folder / "plots.png", plots)
+    image = html_page.image(plots.save(_plot(result), folder / "plots.png"), "plots")
     atomic.write(folder / "table.md", markdown(result).encode())
-    atomic.write(folder / "report.html", _page(result, plots).encode())
+    head, *rows = table(result)
+    body = [f"<p>{html.escape(describe(result))}</p>", html_page.table(rows, head), f"<p>{image}</p>"]
+    page = html_page.page(f"Comparison on {result.task['name']}", body, "body { max-width: 70rem; }")
+    atomic.write(folder / "report.html", page.encode())
 
 
 def table(result: ComparisonResult) -> list[list[str]]:
@@ -71,16 +67,12 @@ def as_json(result: ComparisonResult) -> dict[str, Any]:
     for model, written in zip(result.models, content["models"], strict=True):
         written["learning_rate"] = model.runs[0].learning_rate
         written["diverged"] = model.diverged
-        written["means"] = {size: _interval(model.mean(size)) for size in result.lengths}
-        written["final_means"] = {size: _interval(model.final(size)) for size in result.lengths}
+        for name, mean in (("means", model.mean), ("final_means", model.final)):
+            written[name] = {size: (found := mean(size)) and dataclasses.asdict(found) for size in result.lengths}
         for run in (*written["sweep"], *written["runs"]):
             if run["diverged"] is not None:
                 run["validation_loss"] = None  # JSON has no infinity
     return content
-
-
-def _interval(mean: Mean | None) -> dict[str, Any] | None:
-    return None if mean is None else dataclasses.asdict(mean)
 
 
 def _row(model: ModelResult, result: ComparisonResult) -> list[str]:
@@ -106,48 +98,27 @@ def _cell(mean: Mean | None, kind: str) -> str:
     return f"{scale * mean.mean:.{digits}f}{spread}{'' if kind == 'text' else ' %'}"
 
 
-def _plots(result: ComparisonResult) -> bytes:
+def _plot(result: ComparisonResult) -> Figure:
     """Draw values by length, training losses, and the sweep of learning rates."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 4.6), layout="constrained")
-    values, losses, sweep = figure.subplots(1, 3)
+    drawn, (values, losses, sweep) = plots.figure(3, size=(14, 4.6))
     for number, model in enumerate(result.models):
-        colour, style = f"C{number % 10}", STYLES[number // 10 % len(STYLES)]
-        means = [(size, mean) for size in result.lengths if (mean := model.mean(size)) is not None]
-        error = [mean.half_width or 0 for _, mean in means]
-        heights = [mean.mean for _, mean in means]
-        sizes = [size for size, _ in means]
-        values.plot(sizes, heights, style, color=colour, label=model.name)
-        values.errorbar(sizes, heights, error, fmt="none", capsize=3, color=colour, alpha=0.3)
+        means = {size: mean for size in result.lengths if (mean := model.mean(size)) is not None}
+        ends = [[m.mean + sign * (m.half_width or 0) for m in means.values()] for sign in (-1, 1)]
+        plots.line(
+            values, means, [m.mean for m in means.values()], number, interval=(ends[0], ends[1]), label=model.name,
+            ecolor=f"{plots.color(number)}4d",
+        )  # fmt: skip
         for run in model.runs:
-            losses.plot(*([point[axis] for point in run.curve] for axis in (0, 1)), style[1:], color=colour, alpha=0.7)
+            steps, nats = ([point[axis] for point in run.curve] for axis in (0, 1))
+            plots.line(losses, steps, nats, number, markers=False, alpha=0.7)
         tried = [run for run in model.sweep if math.isfinite(run.validation_loss)]
-        rates = [run.learning_rate for run in tried]
-        sweep.plot(rates, [run.validation_loss for run in tried], style, color=colour)
+        plots.line(sweep, [run.learning_rate for run in tried], [run.validation_loss for run in tried], number)
     if result.kind != "text":
-        values.axhline(result.chance, color="#777777", linestyle=":")
+        values.axhline(result.chance, color=plots.MUTED, linestyle=":")
         values.set_ylim(-0.02, 1.02)
     sweep.set_xscale("log")
     values.set(xlabel="tokens (/ pairs)", ylabel=result.measure, title=f"{result.task['name']}: test")
     losses.set(xlabel="steps", ylabel="nats per answer", title="training")
     sweep.set(xlabel="learning rate", ylabel="nats per answer", title="validation, first seed")
-    for axes in (values, losses, sweep):
-        axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=6, frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
-
-
-def _page(result: ComparisonResult, plots: bytes) -> str:
-    head, *rows = table(result)
-    cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    title = html.escape(f"Comparison on {result.task['name']}")
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>
-<p>{html.escape(describe(result))}</p><table><tr>{names}</tr>{cells}</table>
-<p><img alt="plots" src="data:image/png;base64,{base64.b64encode(plots).decode()}"></p></body></html>
-"""
+    plots.legend(drawn, ncols=6)
+    return drawn

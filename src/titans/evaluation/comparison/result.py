@@ -1,4 +1,4 @@
-"""What a comparison found: runs, means over the seeds, and their intervals."""
+"""What a comparison found: runs, and means over the seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5 % of Student's t, 1 … 10
+from titans.evaluation.intervals import Mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,58 +29,31 @@ class Run:
 
     learning_rate: float
     seed: int
-    diverged: str | None
-    validation_loss: float
-    values: Mapping[str, float]
-    final: Mapping[str, float]
-    tokens_per_second: float | None
-    curve: Sequence[tuple[int, float]]
-    state_bytes: int | None
+    diverged: str | None = None
+    validation_loss: float = math.inf
+    values: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    final: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    tokens_per_second: float | None = None
+    curve: Sequence[tuple[int, float]] = ()
+    state_bytes: int | None = None
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Run:
-        """Read the content of a run's file."""
-        settings = content["settings"]
-        rate, seed = settings["budget"]["learning_rate"], settings["seed"]
-        if "diverged" in content:
-            return cls(rate, seed, content["diverged"], math.inf, {}, {}, None, (), None)
-        text, training, test = settings["task"]["name"] == "text", content["training"], content["test"]
+    def of(cls, rate: float, seed: int, kind: str, found: Mapping[str, Any]) -> Run:
+        """Make a run of what was measured and kept; `kind` is that of the task."""
+        if found["diverged"] is not None:
+            return cls(rate, seed, found["diverged"])
+        training, test = found["training"], found["test"]
         return cls(
             rate,
             seed,
             None,
-            statistics.fmean(each["loss"] for each in content["validation"]),
-            {each["size"]: each["loss"] / math.log(2) if text else each["accuracy"] for each in test},
+            statistics.fmean(each["loss"] for each in found["validation"]),
+            {each["size"]: each["loss"] / math.log(2) if kind == "text" else each["accuracy"] for each in test},
             {each["size"]: each["final_accuracy"] for each in test},
             training["tokens"] / training["seconds"],
             [(step, loss) for step, loss in training["curve"]],
-            content["state_bytes"],
+            found["state_bytes"],
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Mean:
-    """A mean over seeds.
-
-    Args:
-        mean: the mean.
-        half_width: of its 95 % interval (Student's t); None with one seed.
-        seeds: how many went in.
-    """
-
-    mean: float
-    half_width: float | None
-    seeds: int
-
-    @classmethod
-    def of(cls, numbers: Sequence[float]) -> Mean | None:
-        """Return the mean of numbers, None of none."""
-        if not numbers:
-            return None
-        half = None
-        if len(numbers) > 1:
-            half = student_t(len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
-        return cls(statistics.fmean(numbers), half, len(numbers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +112,3 @@ class ComparisonResult:
     def measure(self) -> str:
         """What the values are."""
         return "bits per byte" if self.kind == "text" else "accuracy"
-
-
-def student_t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, by an expansion in 1/n beyond 10 degrees of freedom."""
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z, n = 1.959964, freedom
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / n + second / n**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
