@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from titans.ops import associative_memory, initial_state
     from titans.persistence.store import MemoryStore
 
+__version__ = "0.1.0.dev0"
+
 __all__ = [
     "ForecastStream",
     "MemoryState",
@@ -36,6 +38,7 @@ __all__ = [
     "TitansForecastingConfig",
     "TitansModel",
     "WritePolicy",
+    "__version__",
     "associative_memory",
     "from_preset",
     "initial_state",

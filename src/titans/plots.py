@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titans.errors import TitansError
+from titans.extras import missing
 from titans.io import atomic
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def figure(
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise TitansError('plots need matplotlib: pip install "titans-lm[eval]"') from error
+        raise missing(error, "eval", "drawing a plot") from error
     ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK)
     with mpl.rc_context(ink):
         made = Figure(figsize=size, layout="constrained")

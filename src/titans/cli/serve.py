@@ -10,6 +10,7 @@ import typer
 
 from titans.cli._loading import Write, load_for_inference
 from titans.errors import TitansError
+from titans.extras import missing
 
 
 def serve(
@@ -56,7 +57,7 @@ def serve(
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise TitansError(f'{error.name} is missing: pip install "titans-lm[serve]"') from error
+        raise missing(error, "serve", "serving") from error
     from titans.serving.access import Keys, check_host
 
     check_host(host, keys is not None)  # before the model is loaded

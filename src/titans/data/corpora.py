@@ -16,9 +16,8 @@ from typing import Any, BinaryIO
 from titans.data.hub import hub_or_cache
 from titans.error_text import first_line
 from titans.errors import TitansError
+from titans.extras import missing
 from titans.io.text import kind, open_bytes, read_text, text_blocks, text_lines
-
-_EXTRA = 'install the data extra: pip install "titans-lm[data]"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _parquet_documents(path: Path, text_field: str) -> Iterator[Document]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise TitansError(f"{path}: reading parquet needs pyarrow; {_EXTRA}") from error
+        raise missing(error, "data", f"reading {path}") from error
     try:
         with open_bytes(path) as opened, pyarrow.parquet.ParquetFile(_seekable(opened, path)) as file:
             columns = file.schema_arrow.names
@@ -224,9 +223,7 @@ def _hub_documents(source: HubSource, text_field: str) -> Iterator[Document]:
     try:
         import datasets
     except ImportError as error:
-        raise TitansError(
-            f'"{source.hub}" is no file or folder here, and reading it as a hub id needs datasets; {_EXTRA}'
-        ) from error
+        raise missing(error, "data", f'"{source.hub}" is no file or folder here: reading it as a hub id') from error
     try:
         with hub_or_cache():
             rows: Iterable[Any] = datasets.load_dataset(source.hub, source.name, split=source.split, streaming=True)

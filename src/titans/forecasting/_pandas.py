@@ -1,10 +1,10 @@
 """The one place that imports pandas, which comes with an extra."""
 
-from titans.errors import TitansError
+from titans.extras import missing
 
 try:
     import pandas as pd
 except ImportError as error:
-    raise TitansError('forecasting needs pandas: pip install "titans-lm[forecast]"') from error
+    raise missing(error, "forecast", "forecasting") from error
 
 __all__ = ["pd"]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from titans.errors import TitansError
+from titans.extras import missing
 from titans.models.configuration import StackConfig
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
@@ -18,7 +19,7 @@ try:
     from neuralforecast.core import MODEL_FILENAME_DICT
     from neuralforecast.losses.pytorch import MAE, HuberIQLoss, HuberMQLoss, IQLoss, MQLoss
 except ImportError as error:
-    raise TitansError('this needs neuralforecast: pip install "titans-lm[forecast]"') from error
+    raise missing(error, "forecast", "comparing with other models") from error
 
 _STRIDE = 8  # as PatchTST's
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from titans.errors import TitansError
+from titans.extras import missing
 
 _MARKS = (  # UTF-32 first: its mark begins like that of UTF-16
     *((codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"), (codecs.BOM_UTF8, "utf-8")),
@@ -164,7 +165,7 @@ def _open_zstd(file: BinaryIO) -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise TitansError('files compressed by zstd need pyarrow: pip install "titans-lm[data]"') from error
+        raise missing(error, "data", "reading files compressed by zstd") from error
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
 
 

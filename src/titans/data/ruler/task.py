@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from titans.errors import TitansError
+from titans.extras import missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,9 +162,6 @@ def vocabulary(*kinds: str) -> tuple[Sequence[str], ...]:
     try:
         from wonderwords import RandomWord
     except ImportError as error:
-        raise TitansError(
-            "the words of RULER's tasks come from the package wonderwords, which is missing: "
-            'pip install "titans-lm[eval]"'
-        ) from error
+        raise missing(error, "eval", "making RULER's tasks") from error
     words = RandomWord()
     return tuple(tuple(words.filter(include_parts_of_speech=[kind])) for kind in kinds)

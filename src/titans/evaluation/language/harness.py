@@ -15,6 +15,7 @@ import numpy as np
 
 from titans.error_text import first_line
 from titans.errors import TitansError
+from titans.extras import missing
 
 # What the definition of a task can fail with: each is code of its own, and asks for packages and data of its own.
 FAILURES = (
@@ -39,9 +40,7 @@ def require_harness() -> None:
         import lm_eval.models.huggingface
         import lm_eval.tasks  # noqa: F401
     except ImportError as error:
-        raise TitansError(
-            f'evaluation on lm-evaluation-harness needs further packages ({error}): pip install "titans-lm[eval]"'
-        ) from error
+        raise missing(error, "eval", "evaluation on lm-evaluation-harness") from error
 
 
 @contextlib.contextmanager
