@@ -50,10 +50,10 @@ def test_numbers_are_those_of_the_library(titans, logged, request, tmp_path, boo
     assert questions.protocol in result.stdout
     assert logged(result) == [f"{task} at {length}" for task in tasks for length in lengths]
     assert "made-up stories" in questions.protocol
-    answers = (out / "answers.jsonl").read_text().splitlines()
+    answers = (out / "results.jsonl").read_text().splitlines()
     assert len(answers) == 2 * len(tasks) * len(lengths)
     titans("evaluate", "babilong", folder, *options, "--seed", 3, "--device", "cpu", "--out", out)
-    assert (out / "answers.jsonl").read_text().splitlines() == answers
+    assert (out / "results.jsonl").read_text().splitlines() == answers
     assert (out / "babilong.png").exists()
 
 

@@ -55,9 +55,9 @@ def test_measures_and_goes_on(titans, logged, fast, book, tmp_path):
     assert [(cell["task"], cell["length"]) for cell in written["cells"]] == [
         (task, length) for task in ("pk", "n") for length in (650, 700)
     ]
-    log = (tmp_path / "answers.jsonl").read_text()
+    log = (tmp_path / "results.jsonl").read_text()
     assert titans("evaluate", "ruler", fast, *options).stdout == printed
-    assert (tmp_path / "answers.jsonl").read_text() == log
+    assert (tmp_path / "results.jsonl").read_text() == log
     refused = titans("evaluate", "ruler", fast, *options, "--seed", 1, status=2)
     assert "other settings (seed" in refused.output.replace("\n", " ")
 

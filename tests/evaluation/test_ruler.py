@@ -87,7 +87,7 @@ def test_counts_what_is_found_by_depth_and_length(tmp_path):
 def test_goes_on_after_a_torn_line_and_takes_more(tmp_path):
     first = Half()
     whole = run_ruler(first, ["pk"], [1500], samples=6, folder=tmp_path)
-    path = tmp_path / "answers.jsonl"
+    path = tmp_path / "results.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-4])
     again = Half()

@@ -1,4 +1,4 @@
-"""Answers already given, one line each, under settings that all of them have: what makes an evaluation resumable."""
+"""The results that an evaluation has so far, in a folder, so that it goes on where it was interrupted."""
 
 from __future__ import annotations
 
@@ -10,52 +10,55 @@ from typing import Any
 from titans.errors import TitansError
 from titans.io import atomic
 
-SETTINGS, ANSWERS = "settings.json", "answers.jsonl"
+SETTINGS, RESULTS = "settings.json", "results.jsonl"
 
 
 class ResultStore:
-    """Answers already given, one JSON line each, under settings that all of them have.
+    """Results by name, one JSON line each, under settings that all of them have.
 
     Args:
-        folder: made if it does not exist. None: the answers are kept in memory only.
-        settings: what every answer depends on, as JSON has it.
-        fields: what every answer consists of.
+        folder: made if it does not exist. None: the results are kept in memory only.
+        settings: what every result depends on, as JSON has it.
+        fields: what every result has at least. Default: anything.
 
     Raises:
-        TitansError: the folder holds answers given under other settings, or its files are damaged. A last line that
-            was being written at a crash is dropped.
+        TitansError: the folder holds results under other settings, or its files are damaged. A last line that was
+            being written at a crash is dropped.
     """
 
-    def __init__(self, folder: Path | None, settings: Mapping[str, Any], fields: Collection[str]) -> None:
+    def __init__(self, folder: Path | None, settings: Mapping[str, Any], fields: Collection[str] = ()) -> None:
         self._fields = set(fields)
-        self._path = None if folder is None else folder / ANSWERS
-        self._answers: dict[str, dict[str, Any]] = {}
+        self._path = None if folder is None else folder / RESULTS
+        self._results: dict[str, dict[str, Any]] = {}
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
         _check_settings(folder, json.loads(json.dumps(settings, allow_nan=False)))  # tuples become lists
-        if (folder / ANSWERS).exists():
-            self._read(folder / ANSWERS)
+        if (folder / RESULTS).exists():
+            self._read(folder / RESULTS)
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self._results)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._results
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the answer of a name, or None where it was not given yet."""
-        return self._answers.get(key)
+        """Return the result of a name, or None where there is none yet."""
+        return self._results.get(key)
 
-    def add(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer; it is in the file when this returns.
+    def add(self, key: str, result: Mapping[str, Any]) -> None:
+        """Keep a result; it is in the file when this returns.
 
         Args:
             key: its name.
-            answer: texts, finite numbers, lists and dictionaries.
+            result: texts, finite numbers, lists and dictionaries.
         """
-        line = json.dumps({"key": key, "answer": dict(answer)}, allow_nan=False) + "\n"
+        line = json.dumps({"key": key, "result": dict(result)}, allow_nan=False) + "\n"
         if self._path is not None:
             with self._path.open("ab") as file:
                 file.write(line.encode())
-        self._answers[key] = json.loads(line)["answer"]
+        self._results[key] = json.loads(line)["result"]
 
     def _read(self, path: Path) -> None:
         data = path.read_bytes()
@@ -66,13 +69,13 @@ class ResultStore:
         for number, line in enumerate(data[:whole].splitlines(), start=1):
             try:
                 found = json.loads(line)
-                answer = {name: found["answer"][name] for name in self._fields}
-                if len(answer) < len(found["answer"]):
-                    raise ValueError("more fields than an answer has")
-                self._answers[found["key"]] = answer
+                result = dict(found["result"])
+                if not self._fields <= result.keys():
+                    raise ValueError("fields are missing")
+                self._results[found["key"]] = result
             except (ValueError, TypeError, KeyError) as error:
                 raise TitansError(
-                    f"{path}, line {number} is damaged: delete that line, and its question will be asked again"
+                    f"{path}, line {number} is damaged: delete that line, and it will be done again"
                 ) from error
 
 
@@ -80,8 +83,8 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Refuse a folder of other settings; write them where there are none."""
     path = folder / SETTINGS
     if not path.exists():
-        if (folder / ANSWERS).exists():
-            raise TitansError(f"{folder} holds answers but no {SETTINGS} that says what they are: use another folder")
+        if (folder / RESULTS).exists():
+            raise TitansError(f"{folder} holds results but no {SETTINGS} that says what they are: use another folder")
         atomic.write_json(path, settings)
         return
     try:
@@ -92,6 +95,5 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
     if differing:
         names = ", ".join(differing).replace("_", " ")
         raise TitansError(
-            f"{folder} holds answers given under other settings ({names}; see {path}): give the same again, or another "
-            "folder"
+            f"{folder} holds results under other settings ({names}; see {path}): give the same again, or another folder"
         )
