@@ -21,7 +21,7 @@ def losses(layer: NeuralMemory, pattern: Tensor) -> Tensor:
     """Return the inner loss before the first token and after each piece, over its start: `[1 + P, B]`."""
     state = layer.initial_state(len(pattern))
     # Three tokens ahead, so that the convolution sees the pattern repeated.
-    (_, k, v), _ = layer.projection(torch.cat([pattern[:, -3:], pattern], 1), state.tail, None)
+    (_, k, v), _ = layer.qkv_proj(torch.cat([pattern[:, -3:], pattern], 1), state.conv_state, None)
     k, v = k[:, :, 3:], v[:, :, 3:]
     found = []
     for piece in range(PIECES + 1):

@@ -81,13 +81,13 @@ class NeuralMemoryState(State):
 
     Args:
         memory: the associative memory.
-        tail: last inputs of the short convolutions, of queries, keys and values, `[B, 3, 3 D]`; None without.
+        conv_state: last inputs of the short convolutions, of queries, keys and values, `[B, 3, 3 D]`; None without.
         gates: gates of the current chunk `[B, G]`, where a chunk shares them; None otherwise.
         writing: which tokens are written; None: every one.
     """
 
     memory: AssociativeMemoryState
-    tail: Tensor | None
+    conv_state: Tensor | None
     gates: Tensor | None
     writing: WriteState | None = None
 
@@ -124,11 +124,11 @@ class LinearRecurrenceState(State):
 
     Args:
         memory: the memory of each head.
-        tail: last inputs of the short convolutions, `[B, 3, C]`; None without.
+        conv_state: last inputs of the short convolutions, `[B, 3, C]`; None without.
     """
 
     memory: GatedDeltaRuleState
-    tail: Tensor | None
+    conv_state: Tensor | None
 
 
 class SelectiveStateSpaceState(State):
@@ -136,11 +136,11 @@ class SelectiveStateSpaceState(State):
 
     Args:
         memory: the state space model's own.
-        tail: last inputs of the short convolution, `[B, 3, C]`.
+        conv_state: last inputs of the short convolution, `[B, 3, C]`.
     """
 
     memory: SelectiveScanState
-    tail: Tensor
+    conv_state: Tensor
 
 
 class MemoryAsGateState(State):
@@ -156,7 +156,7 @@ class MemoryAsContextState(State):
     Args:
         memory: the memory as of the last token.
         context: the memory's weights as the last segment left them, L tensors `[B, H, d_in, d_out]`.
-        query_tail: last inputs of the retrieval's convolution, `[B, 3, D]`; None without.
+        query_conv_state: last inputs of the retrieval's convolution, `[B, 3, D]`; None without.
         keys: keys of the current segment's retrieved and own tokens, `[B, H, 2 S, d]`; with learned queries, whose
             answers are not stored, of its own tokens only, `[B, H, S, d]`.
         values: their values.
@@ -165,7 +165,7 @@ class MemoryAsContextState(State):
 
     memory: NeuralMemoryState
     context: list[Tensor]
-    query_tail: Tensor | None
+    query_conv_state: Tensor | None
     keys: Tensor
     values: Tensor
     offset: int | Tensor

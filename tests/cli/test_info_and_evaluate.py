@@ -23,7 +23,7 @@ def parameters_by_name(model):
             r"model\.embed": "embedding",
             r"lm_head": "output head",
             r".*\.attention\.": "attention",
-            r".*\.(memory|query|retrieval|retrieval_norm)\b(?<!attention\.query)": "memory",
+            r".*\.(memory|retrieval|retrieval_norm|retrieval_proj)\b": "memory",
             r"(mlp|feed_forward)\.": "feed-forward",
         }.items():
             if re.match(pattern, part):

@@ -39,7 +39,7 @@ MIXERS = {
     "memory-matrix": lambda: memory(depth=1),
     "memory-three": lambda: memory(depth=3, activation="silu"),
     "memory-four": lambda: memory(depth=4, activation="relu", expansion=2),
-    "memory-plain": lambda: memory(residual=False, norm=False, momentum=False, convolution=False),
+    "memory-plain": lambda: memory(residual=False, norm=False, momentum=False, use_short_conv=False),
     "memory-no-forgetting": lambda: memory(forgetting=False),
     "memory-channelwise": lambda: memory(channelwise_forgetting=True, expansion=2),
     "memory-gate-floor": lambda: memory(gate_floor=0.5, channelwise_forgetting=True),
@@ -56,17 +56,17 @@ MIXERS = {
     "gate-token": lambda: MemoryAsGate(attention(persistent_tokens=0), memory(**TOKEN)),
     "context": context,
     "context-retrieved": lambda: context(retrieved=3),
-    "context-bare": lambda: context(persistent_tokens=0, convolution=False, momentum=False, forgetting=False),
+    "context-bare": lambda: context(persistent_tokens=0, use_short_conv=False, momentum=False, forgetting=False),
     "context-token": lambda: context(**TOKEN),
     "context-gate-floor": lambda: context(gate_floor=0.5),
     "context-chunk-gates": lambda: context(gates="chunk", channelwise_forgetting=True),
     "retention": lambda: Retention(DIM, HEADS, chunk_size=5),
     "gated-linear-attention": lambda: GatedLinearAttention(DIM, HEADS, rank=3, chunk_size=5),
     "delta-net": lambda: DeltaNet(DIM, HEADS, chunk_size=5),
-    "delta-net-bare": lambda: DeltaNet(DIM, HEADS, key_width=3, value_width=5, convolution=False),
+    "delta-net-bare": lambda: DeltaNet(DIM, HEADS, head_k_dim=3, head_v_dim=5, use_short_conv=False),
     "gated-delta-net": lambda: GatedDeltaNet(DIM, HEADS, chunk_size=5),
-    "mamba": lambda: Mamba(DIM, state_width=3, rank=2, chunk_size=5),
-    "mamba2": lambda: Mamba2(DIM, HEADS, state_width=6, chunk_size=5),
+    "mamba": lambda: Mamba(DIM, state_size=3, rank=2, chunk_size=5),
+    "mamba2": lambda: Mamba2(DIM, HEADS, state_size=6, chunk_size=5),
 }
 
 
@@ -101,17 +101,17 @@ class LiteralMemory:
         self.weights = initial_state(list(layer.initial_weights)).weights
 
     def project(self, which, x, projection=None):
-        """SiLU(conv(x W)) split into heads, `[B, H, N, d]`; queries, keys and values are side by side."""
-        projection = self.layer.projection if projection is None else projection
+        """SiLU(conv(x W)) split into heads, `[B, H, T, d]`; queries, keys and values are side by side."""
+        projection = self.layer.qkv_proj if projection is None else projection
         here = slice(which * x.shape[-1], (which + 1) * x.shape[-1])
         x = x @ projection.linear.weight[here].T
-        if projection.taps is not None:
-            taps, y = projection.taps[:, here], torch.zeros_like(x)
+        if projection.conv_weight is not None:
+            taps, y = projection.conv_weight[:, here], torch.zeros_like(x)
             for t in range(x.shape[1]):
                 for back in range(min(4, t + 1)):
                     y[:, t] += taps[3 - back] * x[:, t - back]
             x = y
-        return F.silu(x).view(*x.shape[:2], self.layer.heads, -1).transpose(1, 2)
+        return F.silu(x).view(*x.shape[:2], self.layer.num_heads, -1).transpose(1, 2)
 
     def queries(self, x, projection=None):
         q = self.project(0, x, projection)
@@ -119,7 +119,7 @@ class LiteralMemory:
 
     def gates(self, x):
         """Theta, alpha, eta."""
-        layer, heads = self.layer, self.layer.heads
+        layer, heads = self.layer, self.layer.num_heads
         x = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1)
         logits = x @ layer.gates.weight.T + layer.gates.bias
         if layer.shared_gates:
@@ -145,7 +145,7 @@ class LiteralMemory:
         return {**self.layer.network_options, "norm_weight": self.layer.memory_norm}
 
     def write(self, x):
-        """Outputs `[B, N, D]` and the final state of the op, persistent tokens first."""
+        """Outputs `[B, T, D]` and the final state of the op, persistent tokens first."""
         first = 0
         if self.layer.persistent is not None:
             first = len(self.layer.persistent)
@@ -165,7 +165,7 @@ class LiteralMemory:
         return self.read_out(y, x)[:, first:], state
 
     def recall(self, q, weights):
-        """Read only: the network applied to the queries, `[B, H, N, d]`."""
+        """Read only: the network applied to the queries, `[B, H, T, d]`."""
         z = q
         for i, w in enumerate(weights):
             z = (getattr(F, self.layer.network_options["activation"])(z) if i else z) @ w
@@ -174,9 +174,9 @@ class LiteralMemory:
         return q + z if self.layer.network_options["residual"] else z
 
     def read_out(self, y, x):
-        y = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.layer.output_norm.weight
-        y = y.transpose(1, 2).flatten(2) * F.silu(x @ self.layer.output_gate.weight.T)
-        return y @ self.layer.output.weight.T
+        y = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.layer.o_norm.weight
+        y = y.transpose(1, 2).flatten(2) * F.silu(x @ self.layer.g_proj.weight.T)
+        return y @ self.layer.o_proj.weight.T
 
 
 @pytest.fixture(scope="session")
@@ -189,7 +189,7 @@ class LiteralAttention:
 
     def __init__(self, layer):
         self.layer = layer
-        self.heads = layer.heads
+        self.num_heads = layer.num_heads
 
     def rotate(self, x, position):
         """Rotary position of `x` `[B, H, d]`: pairs in the first half of the channels, the rest unchanged."""
@@ -204,26 +204,26 @@ class LiteralAttention:
         return y
 
     def split(self, x):
-        return x.view(len(x), self.heads, -1)
+        return x.view(len(x), self.num_heads, -1)
 
     def __call__(self, x, position, seen):
         """Attend from `x` `[B, D]` to persistent tokens and to `seen`, a list of (token, its position or None)."""
         layer = self.layer
-        q = self.rotate(self.split(layer.query(x)), position)
+        q = self.rotate(self.split(layer.q_proj(x)), position)
         keys, values = [], []
         persistent = [] if layer.persistent is None else layer.persistent
         for token, place in [(p.expand(len(x), -1), None) for p in persistent] + seen:
-            k = self.split(layer.key(token))
+            k = self.split(layer.k_proj(token))
             if place is None:
                 k = k.clone()
                 k[..., : k.shape[-1] // 4 * 2] = 0
             else:
                 k = self.rotate(k, place)
             keys.append(k)
-            values.append(self.split(layer.value(token)))
+            values.append(self.split(layer.v_proj(token)))
         k, v = torch.stack(keys, 2), torch.stack(values, 2)  # [B, H, M, d]
         scores = (q.unsqueeze(2) * k).sum(-1) / q.shape[-1] ** 0.5
-        return layer.output((scores.softmax(-1).unsqueeze(-1) * v).sum(2).flatten(1))
+        return layer.o_proj((scores.softmax(-1).unsqueeze(-1) * v).sum(2).flatten(1))
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def test_full_attention_equals_attention_written_out(scrambled, literal_attentio
         expected = [literal(x[:, t], t, [(x[:, j], j) for j in range(t + 1)]) for t in range(count)]
         y, state = stream(lambda start, stop, state: layer(x[:, start:stop], state), lengths)
         close(y, torch.stack(expected, 1), 1e-11)
-        close(state.values, layer.attention.value(x), 1e-11)
+        close(state.values, layer.attention.v_proj(x), 1e-11)
     assert state.filled.tolist() == [count, count]
 
 
@@ -77,14 +77,14 @@ def test_positions_matter(scrambled):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"heads": 3}, "dim=16 is not a multiple of heads=3"),
+    ({"num_heads": 3}, "hidden_size=16 is not a multiple of num_heads=3"),
     ({"window": 0}, "window=0"),
     ({"window": -2}, "window=-2"),
     ({"persistent_tokens": -1}, "persistent_tokens=-1"),
 ])  # fmt: skip
 def test_options_that_cannot_work(options, message):
     with pytest.raises(ValueError, match=message):
-        SlidingWindowAttention(**{"dim": DIM, "heads": 2, "window": 4, **options})
+        SlidingWindowAttention(**{"hidden_size": DIM, "num_heads": 2, "window": 4, **options})
 
 
 def test_states_of_other_windows():
@@ -95,5 +95,5 @@ def test_states_of_other_windows():
 
 
 def test_attention_refuses_heads_that_do_not_divide():
-    with pytest.raises(ValueError, match="heads=5"):
+    with pytest.raises(ValueError, match="num_heads=5"):
         Attention(DIM, 5)

@@ -27,7 +27,7 @@ def convolve(x, layer):
     y = torch.zeros_like(x)
     for t in range(x.shape[1]):
         for back in range(min(4, t + 1)):
-            y[:, t] += layer.taps[3 - back] * x[:, t - back]
+            y[:, t] += layer.weight[3 - back] * x[:, t - back]
     return y if layer.bias is None else y + layer.bias
 
 
@@ -45,15 +45,15 @@ def softplus(x):
 
 def literal(layer, x):
     """The equations of the class's docstring, one token and one head at a time."""
-    z = x @ layer.projection.weight.T
-    if layer.convolution is not None:
-        z = convolve(z, layer.convolution)
+    z = x @ layer.qkv_proj.weight.T
+    if layer.conv1d is not None:
+        z = convolve(z, layer.conv1d)
     if isinstance(layer, DeltaNet | GatedDeltaNet):
         z = F.silu(z)
     heads = []
     q, k, v = z.split(layer.widths, -1)
-    for h in range(layer.heads):
-        qh, kh, vh = (y.chunk(layer.heads, -1)[h] for y in (q, k, v))
+    for h in range(layer.num_heads):
+        qh, kh, vh = (y.chunk(layer.num_heads, -1)[h] for y in (q, k, v))
         keys = kh.shape[-1]
         decay = torch.ones(2, TOKENS, keys, dtype=x.dtype)
         beta = None
@@ -61,15 +61,15 @@ def literal(layer, x):
             case Retention():
                 decay = decay * (1 - 2.0 ** (-5 - h))
             case GatedLinearAttention():
-                low, high = layer.decay
+                low, high = layer.gk_proj
                 logits = x @ low.weight.T @ high.weight.T + high.bias
-                decay = logits.sigmoid().chunk(layer.heads, -1)[h] ** (1 / 16)
+                decay = logits.sigmoid().chunk(layer.num_heads, -1)[h] ** (1 / 16)
             case DeltaNet():
-                beta = (x @ layer.step.weight[h]).sigmoid()
+                beta = (x @ layer.b_proj.weight[h]).sigmoid()
             case GatedDeltaNet():
-                beta = (x @ layer.step.weight[h]).sigmoid()
-                dt = softplus(x @ layer.time_step.linear.weight[h] + layer.time_step.bias[h])
-                decay = decay * (-layer.time_step.log_rate[h].exp() * dt).exp().unsqueeze(-1)
+                beta = (x @ layer.b_proj.weight[h]).sigmoid()
+                dt = softplus(x @ layer.time_step.proj.weight[h] + layer.time_step.dt_bias[h])
+                decay = decay * (-layer.time_step.A_log[h].exp() * dt).exp().unsqueeze(-1)
         if beta is None:
             qh = qh / math.sqrt(keys)
         else:
@@ -85,11 +85,11 @@ def literal(layer, x):
         y = torch.stack(reads, 1)
         if isinstance(layer, Retention):
             y = y - y.mean(-1, keepdim=True)
-        heads.append(rms(y, layer.output_norm.weight))
+        heads.append(rms(y, layer.o_norm.weight))
     y = torch.cat(heads, -1)
-    if layer.output_gate is not None:
-        y = y * F.silu(x @ layer.output_gate.weight.T)
-    return y @ layer.output.weight.T
+    if layer.g_proj is not None:
+        y = y * F.silu(x @ layer.g_proj.weight.T)
+    return y @ layer.o_proj.weight.T
 
 
 @pytest.mark.parametrize(
@@ -104,19 +104,19 @@ def test_equals_its_equations(make_mixer, close, name):
 def test_mamba2_equals_its_equations(make_mixer, close):
     mixer, x = make_mixer("mamba2"), tokens()
     with torch.no_grad():
-        z, u, b, c = (x @ mixer.projection.weight.T).split([32, 32, 6, 6], -1)
-        u, b, c = F.silu(convolve(torch.cat([u, b, c], -1), mixer.convolution)).split([32, 6, 6], -1)
-        dt = softplus(x @ mixer.time_step.linear.weight.T + mixer.time_step.bias)
+        z, u, b, c = (x @ mixer.in_proj.weight.T).split([32, 32, 6, 6], -1)
+        u, b, c = F.silu(convolve(torch.cat([u, b, c], -1), mixer.conv1d)).split([32, 6, 6], -1)
+        dt = softplus(x @ mixer.time_step.proj.weight.T + mixer.time_step.dt_bias)
         reads = []
         for h, uh in enumerate(u.chunk(2, -1)):
             s, y = torch.zeros(2, 6, 16, dtype=torch.float64), []
             for t in range(TOKENS):
                 step = dt[:, t, h, None, None]
-                s = (-mixer.time_step.log_rate[h].exp() * step).exp() * s
+                s = (-mixer.time_step.A_log[h].exp() * step).exp() * s
                 s = s + step * b[:, t].unsqueeze(2) * uh[:, t].unsqueeze(1)
-                y.append((c[:, t].unsqueeze(2) * s).sum(1) + mixer.skip[h] * uh[:, t])
+                y.append((c[:, t].unsqueeze(2) * s).sum(1) + mixer.D[h] * uh[:, t])
             reads.append(torch.stack(y, 1))
-        expected = rms(torch.cat(reads, -1) * F.silu(z), mixer.output_norm.weight) @ mixer.output.weight.T
+        expected = rms(torch.cat(reads, -1) * F.silu(z), mixer.norm.weight) @ mixer.out_proj.weight.T
         close(mixer(x)[0], expected, 1e-11)
 
 
@@ -128,16 +128,16 @@ def test_mamba2_equals_transformers(scrambled, close, count):
     config = Mamba2Config(hidden_size=16, num_heads=4, head_dim=8, expand=2, state_size=6, n_groups=1, chunk_size=16,
                           layer_norm_epsilon=1e-6, num_hidden_layers=1, vocab_size=8)  # fmt: skip
     theirs = Mamba2Mixer(config, 0).eval()
-    ours = scrambled(Mamba2(16, 4, state_width=6, chunk_size=16), dtype=torch.float32)
+    ours = scrambled(Mamba2(16, 4, state_size=6, chunk_size=16), dtype=torch.float32)
     with torch.no_grad():
-        theirs.in_proj.weight.copy_(torch.cat([ours.projection.weight, ours.time_step.linear.weight]))
-        theirs.conv1d.weight.copy_(ours.convolution.taps.T.unsqueeze(1))
-        theirs.conv1d.bias.copy_(ours.convolution.bias)
-        theirs.dt_bias.copy_(ours.time_step.bias)
-        theirs.A_log.copy_(ours.time_step.log_rate)
-        theirs.D.copy_(ours.skip)
-        theirs.norm.weight.copy_(ours.output_norm.weight)
-        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.in_proj.weight.copy_(torch.cat([ours.in_proj.weight, ours.time_step.proj.weight]))
+        theirs.conv1d.weight.copy_(ours.conv1d.weight.T.unsqueeze(1))
+        theirs.conv1d.bias.copy_(ours.conv1d.bias)
+        theirs.dt_bias.copy_(ours.time_step.dt_bias)
+        theirs.A_log.copy_(ours.time_step.A_log)
+        theirs.D.copy_(ours.D)
+        theirs.norm.weight.copy_(ours.norm.weight)
+        theirs.out_proj.weight.copy_(ours.out_proj.weight)
         x = tokens(count=count, dtype=torch.float32)
         close(ours(x)[0], theirs(x), 1e-5)
 
@@ -145,19 +145,19 @@ def test_mamba2_equals_transformers(scrambled, close, count):
 def test_mamba_equals_its_equations(make_mixer, close):
     mixer, x = make_mixer("mamba"), tokens()
     with torch.no_grad():
-        u, z = (x @ mixer.projection.weight.T).split([32, 32], -1)
-        u = F.silu(convolve(u, mixer.convolution))
-        r, b, c = (u @ mixer.selection.weight.T).split([2, 3, 3], -1)
-        dt = softplus(r @ mixer.step_weight.T + mixer.step_bias)
+        u, z = (x @ mixer.in_proj.weight.T).split([32, 32], -1)
+        u = F.silu(convolve(u, mixer.conv1d))
+        r, b, c = (u @ mixer.x_proj.weight.T).split([2, 3, 3], -1)
+        dt = softplus(r @ mixer.dt_weight.T + mixer.dt_bias)
         y = torch.zeros_like(u)
         for channel in range(32):
             for n in range(3):
-                rate, h = (n + 1) * mixer.log_rate[channel, n].exp(), torch.zeros(2, dtype=torch.float64)
+                rate, h = (n + 1) * mixer.A_log[channel, n].exp(), torch.zeros(2, dtype=torch.float64)
                 for t in range(TOKENS):
                     here = dt[:, t, channel]
                     h = (-rate * here).exp() * h + here * u[:, t, channel] * b[:, t, n]
                     y[:, t, channel] += c[:, t, n] * h
-        expected = ((y + mixer.skip * u) * F.silu(z)) @ mixer.output.weight.T
+        expected = ((y + mixer.D * u) * F.silu(z)) @ mixer.out_proj.weight.T
         close(mixer(x)[0], expected, 1e-11)
 
 
@@ -168,17 +168,17 @@ def test_mamba_equals_transformers(scrambled, close, count):
 
     config = MambaConfig(hidden_size=16, state_size=6, expand=2, time_step_rank=3, num_hidden_layers=1, vocab_size=8)
     theirs = MambaMixer(config, 0).eval()
-    ours = scrambled(Mamba(16, state_width=6, rank=3), dtype=torch.float32)
+    ours = scrambled(Mamba(16, state_size=6, rank=3), dtype=torch.float32)
     with torch.no_grad():
-        theirs.in_proj.weight.copy_(ours.projection.weight)
-        theirs.conv1d.weight.copy_(ours.convolution.taps.T.unsqueeze(1))
-        theirs.conv1d.bias.copy_(ours.convolution.bias)
-        theirs.x_proj.weight.copy_(ours.selection.weight)
-        theirs.dt_proj.weight.copy_(ours.step_weight)
-        theirs.dt_proj.bias.copy_(ours.step_bias)
-        theirs.A_log.copy_(torch.arange(1, 7).log() + ours.log_rate)
-        theirs.D.copy_(ours.skip)
-        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.in_proj.weight.copy_(ours.in_proj.weight)
+        theirs.conv1d.weight.copy_(ours.conv1d.weight.T.unsqueeze(1))
+        theirs.conv1d.bias.copy_(ours.conv1d.bias)
+        theirs.x_proj.weight.copy_(ours.x_proj.weight)
+        theirs.dt_proj.weight.copy_(ours.dt_weight)
+        theirs.dt_proj.bias.copy_(ours.dt_bias)
+        theirs.A_log.copy_(torch.arange(1, 7).log() + ours.A_log)
+        theirs.D.copy_(ours.D)
+        theirs.out_proj.weight.copy_(ours.out_proj.weight)
         x = tokens(count=count, dtype=torch.float32)
         close(ours(x)[0], theirs(x), 1e-5)
 
@@ -195,7 +195,7 @@ def test_time_steps_start_as_published():
 
 
 @pytest.mark.parametrize(
-    "make", [Retention, GatedLinearAttention, DeltaNet, GatedDeltaNet, Mamba2, lambda dim, heads: Mamba(dim)]
+    "make", [Retention, GatedLinearAttention, DeltaNet, GatedDeltaNet, Mamba2, lambda dim, num_heads: Mamba(dim)]
 )
 def test_inputs_of_any_size_keep_the_memory_finite(make):
     torch.manual_seed(0)
@@ -209,16 +209,16 @@ def test_inputs_of_any_size_keep_the_memory_finite(make):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: Retention(10, 3), "dim=10 is not a multiple of heads=3"),
-    (lambda: GatedLinearAttention(0, 1), "dim=0 must be at least 1"),
+    (lambda: Retention(10, 3), "hidden_size=10 is not a multiple of num_heads=3"),
+    (lambda: GatedLinearAttention(0, 1), "hidden_size=0 must be at least 1"),
     (lambda: GatedLinearAttention(8, 2, rank=0), "rank=0 must be at least 1"),
-    (lambda: DeltaNet(8, 2, key_width=0), "key_width=0 must be at least 1"),
-    (lambda: GatedDeltaNet(8, 0), "heads=0 must be at least 1"),
+    (lambda: DeltaNet(8, 2, head_k_dim=0), "head_k_dim=0 must be at least 1"),
+    (lambda: GatedDeltaNet(8, 0), "num_heads=0 must be at least 1"),
     (lambda: GatedDeltaNet(8, 2, chunk_size=0), "chunk_size=0 must be at least 1"),
-    (lambda: Mamba(8, state_width=0), "state_width=0 must be at least 1"),
-    (lambda: Mamba(0), "dim=0 must be at least 1"),
-    (lambda: Mamba2(8, 3), "expansion=2 times dim=8 is not a multiple of heads=3"),
-    (lambda: Mamba2(8, 2, state_width=0), "state_width=0 must be at least 1"),
+    (lambda: Mamba(8, state_size=0), "state_size=0 must be at least 1"),
+    (lambda: Mamba(0), "hidden_size=0 must be at least 1"),
+    (lambda: Mamba2(8, 3), "expansion=2 times hidden_size=8 is not a multiple of num_heads=3"),
+    (lambda: Mamba2(8, 2, state_size=0), "state_size=0 must be at least 1"),
 ])  # fmt: skip
 def test_bad_options(make, message):
     with pytest.raises(ValueError, match=message):
@@ -234,5 +234,5 @@ def test_published_proportions(make, widths, parameters):
     mixer = make(64, 4)
     assert isinstance(mixer, LinearRecurrence)
     assert mixer.widths == widths
-    large = [mixer.projection, mixer.output, *([] if mixer.output_gate is None else [mixer.output_gate])]
+    large = [mixer.qkv_proj, mixer.o_proj, *([] if mixer.g_proj is None else [mixer.g_proj])]
     assert sum(p.weight.numel() for p in large) == parameters * 64**2

@@ -11,10 +11,10 @@ def rms_norm(x, scale=1.0):
 
 
 def written_out(layer, x, literal_memory, literal_attention):
-    """The outputs `[B, N, D]` of whole streams, after section 5 of the semantics page."""
+    """The outputs `[B, T, D]` of whole streams, after section 5 of the semantics page."""
     memory, attention = literal_memory(layer.memory), literal_attention(layer.attention)
     size, learned = layer.segment_length, layer.retrieval
-    queries = memory.queries(x, layer.query)
+    queries = memory.queries(x, layer.retrieval_proj)
     context = memory.weights
     ys, outputs = [], []
     for start in range(0, x.shape[1], size):
@@ -22,7 +22,7 @@ def written_out(layer, x, literal_memory, literal_attention):
         if learned is None:
             asked = queries[:, :, start:stop]
         else:
-            asked = memory.queries(learned.expand(len(x), -1, -1), layer.query)
+            asked = memory.queries(learned.expand(len(x), -1, -1), layer.retrieval_proj)
         retrieved = rms_norm(memory.recall(asked, context), layer.retrieval_norm.weight).transpose(1, 2).flatten(2)
         for i in range(stop - start):
             if learned is None:

@@ -69,7 +69,7 @@ def test_read_with_padding(make_mixer, close):
 def test_forward_is_read_where_nothing_is_written(make_mixer, close):
     layer, x = copy.deepcopy(make_mixer("memory-no-forgetting")), tokens(2, 9)
     with torch.no_grad():
-        layer.gates.bias[: layer.heads] = -1e4  # theta = 0
+        layer.gates.bias[: layer.num_heads] = -1e4  # theta = 0
         y, state = layer(x)
         close(y, layer.read(x), 1e-12)
         close(state.memory.weights, layer.initial_state(2).memory.weights, 0.0)
@@ -80,14 +80,14 @@ def test_closed_gates_leave_the_memory_as_it_was(make_mixer, close, name):
     """Bit for bit, in evaluation: forgetting closes with writing. In training the same gates let something through."""
     layer, x = copy.deepcopy(make_mixer(name)), tokens(2, 9)
     with torch.no_grad():
-        layer.gates.weight[: layer.heads] = 0
-        layer.gates.bias[: layer.heads] = -0.1  # open by 48 %, and the floor is 50 %
+        layer.gates.weight[: layer.num_heads] = 0
+        layer.gates.bias[: layer.num_heads] = -0.1  # open by 48 %, and the floor is 50 %
         y, state = layer(x)
         close(state.memory.weights, layer.initial_state(2).memory.weights, 0.0)
         close(y, layer.read(x), 1e-12)
         _, trained = layer.train()(x)
         assert not torch.allclose(trained.memory.weights[0], state.memory.weights[0])
-        layer.gates.bias[: layer.heads] = 0.1
+        layer.gates.bias[: layer.num_heads] = 0.1
         close(layer.eval()(x), layer.train()(x), 0.0)
 
 
@@ -98,7 +98,7 @@ def test_surprise(make_mixer, close, name):
     with torch.no_grad():
         y, state, surprise = layer(x, None, mask, return_surprise=True)
         close((y, state), layer(x, None, mask), 0.0)
-        assert surprise.shape == (2, 8, layer.heads)
+        assert surprise.shape == (2, 8, layer.num_heads)
         assert (surprise[mask] > 0).all()
         assert (surprise[~mask] == 0).all()
         *_, alone = layer(x[1:, 3:], return_surprise=True)
@@ -117,7 +117,7 @@ def test_the_convolution_reaches_three_tokens_back(make_mixer):
     """Without a memory to carry anything, a token reaches exactly the next three through the convolutions."""
     layer = copy.deepcopy(make_mixer("memory-no-forgetting"))
     with torch.no_grad():
-        layer.gates.bias[: layer.heads] = -1e4
+        layer.gates.bias[: layer.num_heads] = -1e4
         x = tokens(1, 10)
         other = x.clone()
         other[:, 2] += 1
@@ -212,9 +212,9 @@ def test_compiled_equals_eager(close, backend, options):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"heads": 3}, "dim=16 is not a multiple of heads=3"),
-    ({"heads": 0}, "heads=0"),
-    ({"dim": 0}, "dim=0"),
+    ({"num_heads": 3}, "hidden_size=16 is not a multiple of num_heads=3"),
+    ({"num_heads": 0}, "num_heads=0"),
+    ({"hidden_size": 0}, "hidden_size=0"),
     ({"depth": 0}, "depth=0"),
     ({"expansion": -1}, "expansion=-1"),
     ({"chunk_size": 0}, "chunk_size=0"),
@@ -237,14 +237,14 @@ def test_compiled_equals_eager(close, backend, options):
 ])  # fmt: skip
 def test_options_that_cannot_work(options, message):
     with pytest.raises(ValueError, match=message):
-        NeuralMemory(**{"dim": DIM, "heads": 2, **options})
+        NeuralMemory(**{"hidden_size": DIM, "num_heads": 2, **options})
 
 
 def test_states_of_other_layers():
     x = torch.randn(2, 5, DIM)
     layer = NeuralMemory(DIM, 2)
-    for options in ({"heads": 4}, {"depth": 3}, {"expansion": 2}, {"convolution": False}, {"gates": "chunk"}):
-        _, state = NeuralMemory(**{"dim": DIM, "heads": 2, **options})(x)
+    for options in ({"num_heads": 4}, {"depth": 3}, {"expansion": 2}, {"use_short_conv": False}, {"gates": "chunk"}):
+        _, state = NeuralMemory(**{"hidden_size": DIM, "num_heads": 2, **options})(x)
         with pytest.raises(ValueError, match="another configuration"):
             layer(x, state)
     _, state = layer(x)

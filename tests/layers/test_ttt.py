@@ -41,7 +41,7 @@ def inner(x, weights, scale):
 
 def written_out(layer, x):
     """One stream and one head at a time; one step of gradient descent for each token of a mini-batch."""
-    q, k, v = F.silu(convolve(x @ layer.projection.linear.weight.T, layer.projection.taps)).chunk(3, -1)
+    q, k, v = F.silu(convolve(x @ layer.qkv_proj.linear.weight.T, layer.qkv_proj.conv_weight)).chunk(3, -1)
     gate_input = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1)
     rates = layer.theta_max * (gate_input @ layer.gates.weight.T + layer.gates.bias).sigmoid()
     rows = []
@@ -59,9 +59,9 @@ def written_out(layer, x):
                 w = [p - rates[b, t, h] * g for p, g in zip(w, torch.autograd.grad(loss, at), strict=True)]
                 reads.append(inner(qh[t], w, layer.memory_norm[h]))
             y = torch.stack(reads)
-            heads.append(y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.output_norm.weight)
+            heads.append(y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.o_norm.weight)
         rows.append(torch.cat(heads, -1))
-    return (torch.stack(rows) * F.silu(x @ layer.output_gate.weight.T)) @ layer.output.weight.T
+    return (torch.stack(rows) * F.silu(x @ layer.g_proj.weight.T)) @ layer.o_proj.weight.T
 
 
 @pytest.mark.parametrize(("name", "shapes"), [("ttt_linear", [(2, 8, 8)]), ("ttt_mlp", [(2, 8, 32), (2, 32, 8)])])

@@ -73,7 +73,7 @@ def finite(state):
 
 
 def literally(layer, literal, x, writing):
-    """Outputs, memory and write state of one row `[1, N, D]`: plain Python over the reference op, token by token."""
+    """Outputs, memory and write state of one row `[1, T, D]`: plain Python over the reference op, token by token."""
     w = {name: float(getattr(writing, name)[0]) for name in (f.name for f in dataclasses.fields(writing))}
     chunk, rule = layer.options["chunk_size"], layer.options["rule"]
     persistent = 0 if layer.persistent is None else len(layer.persistent)

@@ -99,7 +99,7 @@ def run_blocks(model, tokens, visible):
                 y[visible] = mixer(rms_norm(x[visible], norm).unsqueeze(0))[0][0]
             x = x + y
         y, mlp = rms_norm(x, block.feed_forward_norm), block.feed_forward
-        x = x + (F.silu(y @ mlp.gate.weight.T) * (y @ mlp.up.weight.T)) @ mlp.down.weight.T
+        x = x + (F.silu(y @ mlp.gate_proj.weight.T) * (y @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
     return rms_norm(x, model.norm)
 
 

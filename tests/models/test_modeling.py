@@ -190,7 +190,7 @@ def test_composition(make_model, variant, close):
             for mixer, scale in zip(block.mixers, block.mixer_norms, strict=True):
                 x = x + mixer(norm(x, scale))[0]
             y, mlp = norm(x, block.feed_forward_norm), block.feed_forward
-            x = x + (F.silu(y @ mlp.gate.weight.T) * (y @ mlp.up.weight.T)) @ mlp.down.weight.T
+            x = x + (F.silu(y @ mlp.gate_proj.weight.T) * (y @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
         close(read(model, ids)[0], norm(x, model.model.norm) @ model.lm_head.weight.T, 1e-11)
 
 

@@ -32,13 +32,13 @@ def transformer(model, x):
     for block in model.model.layers:
         attention = block.mixers[0].attention
         z = norm(x, block.mixer_norms[0])
-        q = rotate(heads(z @ attention.query.weight.T))
-        k = rotate(heads(z @ attention.key.weight.T))
+        q = rotate(heads(z @ attention.q_proj.weight.T))
+        k = rotate(heads(z @ attention.k_proj.weight.T))
         scores = (q @ k.mT / 2).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -torch.inf)
-        y = (scores.softmax(-1) @ heads(z @ attention.value.weight.T)).transpose(1, 2).flatten(2)
-        x = x + y @ attention.output.weight.T
+        y = (scores.softmax(-1) @ heads(z @ attention.v_proj.weight.T)).transpose(1, 2).flatten(2)
+        x = x + y @ attention.o_proj.weight.T
         z, mlp = norm(x, block.feed_forward_norm), block.feed_forward
-        x = x + (F.silu(z @ mlp.gate.weight.T) * (z @ mlp.up.weight.T)) @ mlp.down.weight.T
+        x = x + (F.silu(z @ mlp.gate_proj.weight.T) * (z @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
     return norm(x, model.model.norm)
 
 

@@ -30,7 +30,7 @@ def adapted(model, **options):
 @pytest.mark.parametrize("options", [
     {"target_modules": "all-linear"},
     {"target_modules": "all-linear", "use_dora": True},
-    {"target_modules": ["down"], "modules_to_save": ["mixers.0"]},  # the memory itself, in PEFT's wrapper
+    {"target_modules": ["down_proj"], "modules_to_save": ["mixers.0"]},  # the memory itself, in PEFT's wrapper
 ], ids=["lora", "dora", "modules_to_save"])  # fmt: skip
 def test_adapters(make_model, variant, options, close):
     model, ids = copy.deepcopy(make_model(variant)), text(2, 9)
@@ -51,7 +51,7 @@ def test_a_copy_that_is_trained_is_watched(make_model):
     model, ids = make_model("mal"), text(2, 7)
     with watch(model) as expected:
         model(ids)
-    last = "layers.1.feed_forward.down"  # no memory comes after it
+    last = "layers.1.feed_forward.down_proj"  # no memory comes after it
     tuned = adapted(copy.deepcopy(model), target_modules=[last], modules_to_save=["mixers.0"])
     with watch(tuned) as trace:
         tuned(ids)

@@ -16,12 +16,12 @@ def test_spread_of_all_gates(make_model):
         assert float(gates.take_spread()) == 0
         for layer in layers:
             layer.gates.register_forward_hook(
-                lambda module, x, y, layer=layer: seen[layer].append(y[..., : layer.heads].flatten(0, 1).sigmoid())
+                lambda module, x, y, layer=layer: seen[layer].append(y[..., : layer.num_heads].flatten(0, 1).sigmoid())
             )
         model(ids)
         found = float(gates.take_spread())
         assert float(gates.take_spread()) == 0
-    opened = torch.stack([torch.cat(gates) for gates in seen.values()]).double()  # [layers, B N, H]
+    opened = torch.stack([torch.cat(gates) for gates in seen.values()]).double()  # [layers, B T, H]
     expected = (opened.mean(1) / opened.square().mean(1).sqrt()).mean()
     assert found == pytest.approx(float(expected), rel=1e-6)
     model(ids)
@@ -38,7 +38,7 @@ def test_known_spreads(make_model, gates, spread):
         for layer in layers:
             width = layer.gates.out_features
             layer.gates.forward = lambda x, width=width: logits[:, None].expand(-1, width)[None]
-            layer.gates(torch.zeros(1, len(gates), layer.dim))
+            layer.gates(torch.zeros(1, len(gates), layer.hidden_size))
         assert float(collected.take_spread()) == pytest.approx(spread, rel=1e-5)
 
 

@@ -200,7 +200,7 @@ def test_force_goes_as_far_as_the_shapes_allow(tiny, make_model, read, tmp_path)
 def test_a_state_is_not_saved_for_weights_it_never_saw(tiny, read, tmp_path):
     model = copy.deepcopy(tiny)
     _, state = read(model, 3)
-    assert state.origin.model() is model.model
+    assert state.provenance.model() is model.model
     optimizer = torch.optim.AdamW(model.parameters())
     model.train()(torch.ones(1, 5, dtype=torch.long), labels=torch.ones(1, 5, dtype=torch.long)).loss.backward()
     optimizer.step()
@@ -217,14 +217,14 @@ def test_states_know_their_model_and_carry_nothing_of_it(tiny, read, tmp_path):
     _, state = read(tiny, 3)
     assert len(pickle.dumps(state)) < 4 * state.nbytes
     unpickled = pickle.loads(pickle.dumps(state))
-    assert unpickled.origin is None
+    assert unpickled.provenance is None
     with pytest.raises(TitansError, match="gone or unknown"):
         unpickled.save(tmp_path / "state")
     read(tiny, 3, unpickled)[1].save(tmp_path / "state")
     copied = copy.deepcopy(tiny)
-    assert copy.deepcopy(state).origin == state.origin != read(copied, 3)[1].origin
+    assert copy.deepcopy(state).provenance == state.provenance != read(copied, 3)[1].provenance
     for part in (state.row(0), state.detach(), MemoryState.cat([state, state]), state.expand(2)):
-        assert part.origin == state.origin
+        assert part.provenance == state.provenance
     _, foreign = read(copied, 3)
     with pytest.raises(ValueError, match="same model"):
         MemoryState.cat([state, foreign])

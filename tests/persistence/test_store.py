@@ -67,7 +67,7 @@ def test_what_is_kept_is_not_what_the_caller_holds(store, tiny, read, same):
     with_graph = tiny(torch.ones(1, 3, dtype=torch.long)).cache
     store.put("t", "s", with_graph, expected=1)
     assert not any(x.requires_grad for x in store.get("t", "s").state.tensors())
-    assert store.get("t", "s").state.origin == with_graph.origin
+    assert store.get("t", "s").state.provenance == with_graph.provenance
 
 
 def test_only_the_expected_version_is_replaced(store, tiny, read):

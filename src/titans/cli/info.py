@@ -127,7 +127,7 @@ def _kinds(model: Any) -> dict[str, str]:
         if isinstance(module, LinearRecurrence | Mamba | Mamba2):
             kinds[f"{name}."] = "memory"
         if isinstance(module, MemoryAsContext):  # how it asks the memory for the context
-            kinds |= {f"{name}.{part}": "memory" for part in ("query.", "retrieval", "retrieval_norm.")}
+            kinds |= {f"{name}.{part}": "memory" for part in ("retrieval", "retrieval_norm.", "retrieval_proj.")}
     return kinds | {"lm_head.": "output head"}
 
 

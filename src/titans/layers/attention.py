@@ -24,30 +24,35 @@ class Attention(nn.Module):
     without a position, such as persistent ones, have keys in the other half only.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: attention heads H.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: attention heads H.
         persistent_tokens: learned tokens visible to every query. Default 0.
         rope_theta: base of the rotary frequencies. Default 10,000.
 
     Raises:
-        ValueError: `dim` is not a multiple of `heads`, a head has fewer than 4 channels, or `persistent_tokens` is
-            negative.
+        ValueError: `hidden_size` is not a multiple of `num_heads`, a head has fewer than 4 channels, or
+            `persistent_tokens` is negative.
     """
 
-    def __init__(self, dim: int, heads: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0) -> None:
+    def __init__(
+        self, hidden_size: int, num_heads: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
+    ) -> None:
         super().__init__()
-        if dim % heads:
-            raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
-        if dim // heads < 4:
+        if hidden_size % num_heads:
+            raise ValueError(f"hidden_size={hidden_size} is not a multiple of num_heads={num_heads}")
+        if hidden_size // num_heads < 4:
             raise ValueError(
-                f"dim={dim} gives {heads} heads of {dim // heads} channels: rotary positions need at least 4"
+                f"hidden_size={hidden_size} gives {num_heads} heads of {hidden_size // num_heads} channels: "
+                "rotary positions need at least 4"
             )
         if persistent_tokens < 0:
             raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
-        self.dim, self.heads, self.rope_theta = dim, heads, rope_theta
-        self.rotated = dim // heads // 4 * 2  # channels of a head that carry positions
-        self.query, self.key, self.value, self.output = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
+        self.hidden_size, self.num_heads, self.rope_theta = hidden_size, num_heads, rope_theta
+        self.rotated = hidden_size // num_heads // 4 * 2  # channels of a head that carry positions
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(4)
+        )
+        self.persistent = nn.Parameter(torch.empty(persistent_tokens, hidden_size)) if persistent_tokens else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -57,22 +62,22 @@ class Attention(nn.Module):
 
     def empty_buffer(self, batch_size: int, entries: int) -> Tensor:
         """Return zeros `[B, entries, D]` in place of keys or values."""
-        return torch.zeros(batch_size, entries, self.dim, **_kind(self.key))
+        return torch.zeros(batch_size, entries, self.hidden_size, **_kind(self.k_proj))
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """`[B, N, D]` to `[B, H, N, d]`."""
-        heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return heads
+        """`[B, T, D]` to `[B, H, T, d]`."""
+        split: Tensor = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return split
 
-    def place(self, x: Tensor, positions: Tensor) -> Tensor:
+    def apply_rope(self, x: Tensor, positions: Tensor) -> Tensor:
         """Give queries or keys a position: rotate the first half of their channels.
 
         Args:
-            x: `[B, H, N, d]`.
-            positions: `[N]`, or `[B, 1, N]`.
+            x: `[B, H, T, d]`.
+            positions: `[T]`, or `[B, 1, T]`.
 
         Returns:
-            The placed queries or keys `[B, H, N, d]`.
+            The placed queries or keys `[B, H, T, d]`.
         """
         half = self.rotated // 2
         steps = torch.arange(half, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -82,35 +87,35 @@ class Attention(nn.Module):
         a, b = placed.chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
-    def unplaced(self, k: Tensor) -> Tensor:
+    def without_rope(self, k: Tensor) -> Tensor:
         """Make keys `[..., d]` of tokens without a position: no channel that carries one."""
         return F.pad(k[..., self.rotated :], (self.rotated, 0))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None) -> Tensor:
         """Attend to persistent tokens and to `k`.
 
         Args:
-            q: placed queries `[B, H, N, d]`.
+            q: placed queries `[B, H, T, d]`.
             k: placed keys `[B, H, M, d]`.
             v: values `[B, H, M, d]`.
-            visible: which keys each query sees, bool, broadcastable to `[B, H, N, M]`; None where `M = N`, there are no
-                persistent tokens, and a query sees its own key and those before.
+            attn_mask: which keys each query sees, bool, broadcastable to `[B, H, T, M]`; None where `M = T`, there are
+                no persistent tokens, and a query sees its own key and those before.
 
         Returns:
-            Outputs before the output projection, `[B, N, D]`.
+            Outputs before the output projection, `[B, T, D]`.
         """
-        if visible is None:
+        if attn_mask is None:
             return _softmax_attention(q, k, v, is_causal=True)
         if self.persistent is not None:
-            keys = self.unplaced(self.split_heads(self.key(self.persistent).unsqueeze(0)))
-            values = self.split_heads(self.value(self.persistent).unsqueeze(0))
+            keys = self.without_rope(self.split_heads(self.k_proj(self.persistent).unsqueeze(0)))
+            values = self.split_heads(self.v_proj(self.persistent).unsqueeze(0))
             k, v = (torch.cat([p.expand(x.shape[0], -1, -1, -1), x], 2) for p, x in ((keys, k), (values, v)))
-            visible = F.pad(visible, (keys.shape[2], 0), value=True)
-        return _softmax_attention(q, k, v, attn_mask=visible)
+            attn_mask = F.pad(attn_mask, (keys.shape[2], 0), value=True)
+        return _softmax_attention(q, k, v, attn_mask=attn_mask)
 
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    """Attend, heads side by side: `[B, N, D]`. Only PyTorch's plain form of attention follows every transform."""
+    """Attend, heads side by side: `[B, T, D]`. Only PyTorch's plain form of attention follows every transform."""
     with sdpa_kernel(SDPBackend.MATH) if in_transform() else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2).flatten(2)
 
@@ -123,8 +128,8 @@ class SlidingWindowAttention(Mixer):
     the block before.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: attention heads.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: attention heads.
         window: tokens in view, the present one included.
         persistent_tokens: learned tokens always in view. Default 0.
         rope_theta: base of the rotary frequencies. Default 10,000.
@@ -134,13 +139,13 @@ class SlidingWindowAttention(Mixer):
     """
 
     def __init__(
-        self, dim: int, heads: int, window: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
+        self, hidden_size: int, num_heads: int, window: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
     ) -> None:
         super().__init__()
         if window < 1:
             raise ValueError(f"window={window} must be at least 1")
-        self.dim, self.window = dim, window
-        self.attention = Attention(dim, heads, persistent_tokens, rope_theta)
+        self.hidden_size, self.window = hidden_size, window
+        self.attention = Attention(hidden_size, num_heads, persistent_tokens, rope_theta)
 
     def empty_state(self, batch_size: int) -> AttentionState:
         """Return an empty window."""
@@ -152,8 +157,8 @@ class SlidingWindowAttention(Mixer):
         attention, window = self.attention, self.window
         batch, tokens, _ = x.shape
         require_static_length(tokens)
-        k = torch.cat([state.keys.to(x.dtype), attention.key(x)], 1)  # [B, W + N, D]
-        v = torch.cat([state.values.to(x.dtype), attention.value(x)], 1)
+        k = torch.cat([state.keys.to(x.dtype), attention.k_proj(x)], 1)  # [B, W + T, D]
+        v = torch.cat([state.values.to(x.dtype), attention.v_proj(x)], 1)
         count = tokens if lengths is None else lengths
         final = AttentionState(
             last(k, lengths, window).to(state.keys.dtype),
@@ -163,20 +168,20 @@ class SlidingWindowAttention(Mixer):
         size = min(window, tokens)
         blocks = -(-tokens // size)
         padding = (0, 0, 0, blocks * size - tokens)
-        q = F.pad(attention.query(x), padding).unflatten(1, (blocks, size)).flatten(0, 1)  # [B * blocks, size, D]
+        q = F.pad(attention.q_proj(x), padding).unflatten(1, (blocks, size)).flatten(0, 1)  # [B * blocks, size, D]
         k, v = (F.pad(y, padding).unfold(1, window + size, size).transpose(2, 3).flatten(0, 1) for y in (k, v))
         q, k, v = (attention.split_heads(y) for y in (q, k, v))
         here = torch.arange(window + size, device=x.device)
         y = attention.attend(
-            attention.place(q, here[window:]),
-            attention.place(k, here),
+            attention.apply_rope(q, here[window:]),
+            attention.apply_rope(k, here),
             v,
-            self._visible(here, blocks, state.filled),
+            self._attn_mask(here, blocks, state.filled),
         )
         y = y.unflatten(0, (batch, blocks)).flatten(1, 2)[:, :tokens]
-        return attention.output(y), final
+        return attention.o_proj(y), final
 
-    def _visible(self, here: Tensor, blocks: int, filled: Tensor) -> Tensor:
+    def _attn_mask(self, here: Tensor, blocks: int, filled: Tensor) -> Tensor:
         """Tell which of a block's window and own keys each query sees: `[B * blocks, 1, size, W + size]`."""
         back = here[self.window :].unsqueeze(1) - here  # how far back each key lies
         near = (back >= 0) & (back < self.window)

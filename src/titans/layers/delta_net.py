@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from titans.layers.linear_recurrence import LinearRecurrence, head_width
+from titans.layers.linear_recurrence import LinearRecurrence, head_dim
 from titans.layers.mixer import precise
 
 
@@ -23,11 +23,11 @@ class DeltaNet(LinearRecurrence):
     forgetting writes in the same way, `beta = 2 theta`.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: memory heads H.
-        key_width: channels d_k of a head's queries and keys. Default: `D / H`.
-        value_width: channels d_v of a head's values. Default: `D / H`.
-        convolution: short convolutions on queries, keys and values. Default True.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: memory heads H.
+        head_k_dim: channels d_k of a head's queries and keys. Default: `D / H`.
+        head_v_dim: channels d_v of a head's values. Default: `D / H`.
+        use_short_conv: short convolutions on queries, keys and values. Default True.
         chunk_size: tokens that are treated together; changes speed only. Default 64.
 
     Raises:
@@ -36,27 +36,27 @@ class DeltaNet(LinearRecurrence):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        hidden_size: int,
+        num_heads: int,
         *,
-        key_width: int | None = None,
-        value_width: int | None = None,
-        convolution: bool = True,
+        head_k_dim: int | None = None,
+        head_v_dim: int | None = None,
+        use_short_conv: bool = True,
         chunk_size: int = 64,
     ) -> None:
-        width = head_width(dim, heads)
+        width = head_dim(hidden_size, num_heads)
         super().__init__(
-            dim,
-            heads,
-            width if key_width is None else key_width,
-            width if value_width is None else value_width,
-            unit=True,
-            convolution=convolution,
+            hidden_size,
+            num_heads,
+            width if head_k_dim is None else head_k_dim,
+            width if head_v_dim is None else head_v_dim,
+            qk_l2norm=True,
+            use_short_conv=use_short_conv,
             gate=False,
             chunk_size=chunk_size,
         )
-        self.step = nn.Linear(dim, heads, bias=False)
+        self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
 
     def gates(self, x: Tensor) -> tuple[None, Tensor]:
-        """Return the step sizes `[B, N, H]`; see `LinearRecurrence.gates`."""
-        return None, precise(self.step(x)).sigmoid()
+        """Return the step sizes `[B, T, H]`; see `LinearRecurrence.gates`."""
+        return None, precise(self.b_proj(x)).sigmoid()

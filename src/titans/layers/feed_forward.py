@@ -10,17 +10,17 @@ class SwiGLU(nn.Module):
     """`W_down(SiLU(W_gate x) * W_up x)` (Shazeer, 2020).
 
     Args:
-        dim: width of input and output.
+        hidden_size: width of input and output.
         hidden: width between.
     """
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(dim, hidden, bias=False)
-        self.up = nn.Linear(dim, hidden, bias=False)
-        self.down = nn.Linear(hidden, dim, bias=False)
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token of `x` `[..., dim]` by itself."""
-        y: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        """Transform each token of `x` `[..., D]` by itself."""
+        y: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return y

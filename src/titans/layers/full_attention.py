@@ -19,18 +19,18 @@ class FullAttention(Mixer):
     of the stream.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: attention heads.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: attention heads.
         rope_theta: base of the rotary frequencies. Default 10,000.
 
     Raises:
         ValueError: as `Attention`.
     """
 
-    def __init__(self, dim: int, heads: int, rope_theta: float = 10_000.0) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, rope_theta: float = 10_000.0) -> None:
         super().__init__()
-        self.dim = dim
-        self.attention = Attention(dim, heads, 0, rope_theta)
+        self.hidden_size = hidden_size
+        self.attention = Attention(hidden_size, num_heads, 0, rope_theta)
 
     def empty_state(self, batch_size: int) -> FullAttentionState:
         """Return a state without entries."""
@@ -40,27 +40,27 @@ class FullAttention(Mixer):
     def mix(self, x: Tensor, state: FullAttentionState, lengths: Tensor | None) -> tuple[Tensor, FullAttentionState]:
         """Attend from each token to all up to it; see `Mixer.mix`."""
         attention, before, tokens = self.attention, state.length, x.shape[1]
-        positions = state.filled.view(-1, 1, 1) + torch.arange(tokens, device=x.device)  # [B, 1, N]
-        q, k = (attention.split_heads(layer(x)) for layer in (attention.query, attention.key))
-        q = attention.place(q, positions)
-        k = attention.place(k, positions).transpose(1, 2).flatten(2)
-        keys = torch.cat([state.keys.to(k.dtype), k], 1)  # [B, M + N, D]
-        values = torch.cat([state.values.to(k.dtype), attention.value(x)], 1)
-        visible = None if before == 0 else _visible(state.filled, before, tokens)
-        y = attention.attend(q, attention.split_heads(keys), attention.split_heads(values), visible)
-        return attention.output(y), _after(state, keys, values, lengths)
+        positions = state.filled.view(-1, 1, 1) + torch.arange(tokens, device=x.device)  # [B, 1, T]
+        q, k = (attention.split_heads(layer(x)) for layer in (attention.q_proj, attention.k_proj))
+        q = attention.apply_rope(q, positions)
+        k = attention.apply_rope(k, positions).transpose(1, 2).flatten(2)
+        keys = torch.cat([state.keys.to(k.dtype), k], 1)  # [B, M + T, D]
+        values = torch.cat([state.values.to(k.dtype), attention.v_proj(x)], 1)
+        attn_mask = None if before == 0 else _attn_mask(state.filled, before, tokens)
+        y = attention.attend(q, attention.split_heads(keys), attention.split_heads(values), attn_mask)
+        return attention.o_proj(y), _after(state, keys, values, lengths)
 
 
-def _visible(filled: Tensor, before: int, tokens: int) -> Tensor:
-    """Tell which of M carried and N new keys each new token sees, `[B, 1, N, M + N]`."""
+def _attn_mask(filled: Tensor, before: int, tokens: int) -> Tensor:
+    """Tell which of M carried and T new keys each new token sees, `[B, 1, T, M + T]`."""
     key = torch.arange(before + tokens, device=filled.device)
-    causal = key <= before + torch.arange(tokens, device=filled.device).unsqueeze(1)  # [N, M + N]
-    real = key >= before - filled.unsqueeze(1)  # [B, M + N]
+    causal = key <= before + torch.arange(tokens, device=filled.device).unsqueeze(1)  # [T, M + T]
+    real = key >= before - filled.unsqueeze(1)  # [B, M + T]
     return (real.unsqueeze(1) & causal).unsqueeze(1)
 
 
 def _after(state: FullAttentionState, keys: Tensor, values: Tensor, lengths: Tensor | None) -> FullAttentionState:
-    """Keep the carried and new keys and values that count, `[B, M + N, D]`, the newest at the end."""
+    """Keep the carried and new keys and values that count, `[B, M + T, D]`, the newest at the end."""
     keys, values = keys.to(state.keys.dtype), values.to(state.values.dtype)
     if lengths is None:
         return FullAttentionState(state.filled + keys.shape[1] - state.length, keys, values)

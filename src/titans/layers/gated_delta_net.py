@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from titans.layers.linear_recurrence import LinearRecurrence, head_width
+from titans.layers.linear_recurrence import LinearRecurrence, head_dim
 from titans.layers.mixer import precise
 from titans.layers.time_step import TimeStep
 
@@ -24,11 +24,11 @@ class GatedDeltaNet(LinearRecurrence):
     The norm has a scale that the heads share.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: memory heads H.
-        key_width: channels d_k of a head's queries and keys. Default: 3/4 of `D / H`, rounded up, as published.
-        value_width: channels d_v of a head's values. Default: twice the default of d_k, as published.
-        convolution: short convolutions on queries, keys and values. Default True.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: memory heads H.
+        head_k_dim: channels d_k of a head's queries and keys. Default: 3/4 of `D / H`, rounded up, as published.
+        head_v_dim: channels d_v of a head's values. Default: twice the default of d_k, as published.
+        use_short_conv: short convolutions on queries, keys and values. Default True.
         chunk_size: tokens that are treated together; changes speed only. Default 64.
 
     Raises:
@@ -37,29 +37,29 @@ class GatedDeltaNet(LinearRecurrence):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        hidden_size: int,
+        num_heads: int,
         *,
-        key_width: int | None = None,
-        value_width: int | None = None,
-        convolution: bool = True,
+        head_k_dim: int | None = None,
+        head_v_dim: int | None = None,
+        use_short_conv: bool = True,
         chunk_size: int = 64,
     ) -> None:
-        width = -(-3 * head_width(dim, heads) // 4)
+        width = -(-3 * head_dim(hidden_size, num_heads) // 4)
         super().__init__(
-            dim,
-            heads,
-            width if key_width is None else key_width,
-            2 * width if value_width is None else value_width,
-            unit=True,
-            convolution=convolution,
+            hidden_size,
+            num_heads,
+            width if head_k_dim is None else head_k_dim,
+            2 * width if head_v_dim is None else head_v_dim,
+            qk_l2norm=True,
+            use_short_conv=use_short_conv,
             gate=True,
             chunk_size=chunk_size,
         )
-        self.step = nn.Linear(dim, heads, bias=False)
-        self.time_step = TimeStep(dim, heads)
+        self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.time_step = TimeStep(hidden_size, num_heads)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the decays and the step sizes, `[B, N, H]` each; see `LinearRecurrence.gates`."""
+        """Return the decays and the step sizes, `[B, T, H]` each; see `LinearRecurrence.gates`."""
         _, log_decay = self.time_step(x)
-        return log_decay, precise(self.step(x)).sigmoid()
+        return log_decay, precise(self.b_proj(x)).sigmoid()

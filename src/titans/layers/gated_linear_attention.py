@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titans.layers.linear_recurrence import LinearRecurrence, check_positive, head_width
+from titans.layers.linear_recurrence import LinearRecurrence, check_positive, head_dim
 from titans.layers.mixer import precise
 
 TEMPERATURE = 16.0
@@ -25,10 +25,10 @@ class GatedLinearAttention(LinearRecurrence):
     The norm has a scale that the heads share.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: memory heads H.
-        key_width: channels d_k of a head's queries and keys. Default: half of `D / H`, rounded up, as published.
-        value_width: channels d_v of a head's values. Default: `D / H`.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: memory heads H.
+        head_k_dim: channels d_k of a head's queries and keys. Default: half of `D / H`, rounded up, as published.
+        head_v_dim: channels d_v of a head's values. Default: `D / H`.
         rank: of the decay's projection. Default 16.
         chunk_size: tokens that are treated together; changes speed only. Default 64.
 
@@ -38,29 +38,29 @@ class GatedLinearAttention(LinearRecurrence):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        hidden_size: int,
+        num_heads: int,
         *,
-        key_width: int | None = None,
-        value_width: int | None = None,
+        head_k_dim: int | None = None,
+        head_v_dim: int | None = None,
         rank: int = 16,
         chunk_size: int = 64,
     ) -> None:
-        width = head_width(dim, heads)
-        key_width = (width + 1) // 2 if key_width is None else key_width
+        width = head_dim(hidden_size, num_heads)
+        head_k_dim = (width + 1) // 2 if head_k_dim is None else head_k_dim
         super().__init__(
-            dim,
-            heads,
-            key_width,
-            width if value_width is None else value_width,
-            unit=False,
-            convolution=False,
+            hidden_size,
+            num_heads,
+            head_k_dim,
+            width if head_v_dim is None else head_v_dim,
+            qk_l2norm=False,
+            use_short_conv=False,
             gate=True,
             chunk_size=chunk_size,
         )
         check_positive(rank=rank)
-        self.decay = nn.Sequential(nn.Linear(dim, rank, bias=False), nn.Linear(rank, heads * key_width))
+        self.gk_proj = nn.Sequential(nn.Linear(hidden_size, rank, bias=False), nn.Linear(rank, num_heads * head_k_dim))
 
     def gates(self, x: Tensor) -> tuple[Tensor, None]:
-        """Return the decays of the key channels, `[B, N, H, d_k]`; see `LinearRecurrence.gates`."""
-        return F.logsigmoid(precise(self.decay(x))).unflatten(-1, (self.heads, -1)) / TEMPERATURE, None
+        """Return the decays of the key channels, `[B, T, H, d_k]`; see `LinearRecurrence.gates`."""
+        return F.logsigmoid(precise(self.gk_proj(x))).unflatten(-1, (self.num_heads, -1)) / TEMPERATURE, None

@@ -15,14 +15,14 @@ class MemoryGate(nn.Module):
     applies `attention_norm` itself, because MAC writes the normalised y into the memory before it gates.
 
     Args:
-        dim: width of both inputs.
+        hidden_size: width of both inputs.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(dim, eps=1e-6, elementwise_affine=False)
-        self.memory_norm = nn.RMSNorm(dim, eps=1e-6)
-        self.scale, self.shift = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
+        self.attention_norm = nn.RMSNorm(hidden_size, eps=1e-6, elementwise_affine=False)
+        self.memory_norm = nn.RMSNorm(hidden_size, eps=1e-6)
+        self.scale, self.shift = nn.Parameter(torch.empty(hidden_size)), nn.Parameter(torch.empty(hidden_size))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -31,6 +31,6 @@ class MemoryGate(nn.Module):
         nn.init.ones_(self.shift)
 
     def forward(self, y: Tensor, m: Tensor) -> Tensor:
-        """Gate `y`, the attention's output after `attention_norm`, by the memory's output `m`, both `[B, N, dim]`."""
+        """Gate `y`, the attention's output after `attention_norm`, by the memory's output `m`, both `[B, T, D]`."""
         gated: Tensor = torch.addcmul(self.shift, self.scale, y) * torch.sigmoid(self.memory_norm(m))
         return gated

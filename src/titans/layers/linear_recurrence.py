@@ -26,12 +26,12 @@ class LinearRecurrence(Mixer):
     clipped.
 
     Args:
-        dim: width D of the input and the output.
-        heads: memory heads H.
-        key_width: d_k, channels of a head's queries and keys.
-        value_width: d_v, channels of a head's values.
+        hidden_size: width D of the input and the output.
+        num_heads: memory heads H.
+        head_k_dim: d_k, channels of a head's queries and keys.
+        head_v_dim: d_v, channels of a head's values.
         unit: the form of queries, keys and values.
-        convolution: short convolutions on all three.
+        use_short_conv: short convolutions on all three.
         gate: gate what is read.
         chunk_size: tokens that are treated together; changes speed only.
 
@@ -41,110 +41,125 @@ class LinearRecurrence(Mixer):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
-        key_width: int,
-        value_width: int,
+        hidden_size: int,
+        num_heads: int,
+        head_k_dim: int,
+        head_v_dim: int,
         *,
-        unit: bool,
-        convolution: bool,
+        qk_l2norm: bool,
+        use_short_conv: bool,
         gate: bool,
         chunk_size: int,
     ) -> None:
         super().__init__()
-        check_positive(dim=dim, heads=heads, key_width=key_width, value_width=value_width, chunk_size=chunk_size)
-        self.dim, self.heads, self.unit, self.chunk_size = dim, heads, unit, chunk_size
-        self.widths = [heads * key_width, heads * key_width, heads * value_width]  # of queries, keys, values
-        self.projection = nn.Linear(dim, sum(self.widths), bias=False)
-        self.convolution = CausalConvolution(sum(self.widths)) if convolution else None
-        self.output_norm = nn.RMSNorm(value_width, eps=OUTPUT_EPS)
-        self.output_gate = nn.Linear(dim, heads * value_width, bias=False) if gate else None
-        self.output = nn.Linear(heads * value_width, dim, bias=False)
+        check_positive(
+            hidden_size=hidden_size,
+            num_heads=num_heads,
+            head_k_dim=head_k_dim,
+            head_v_dim=head_v_dim,
+            chunk_size=chunk_size,
+        )
+        self.hidden_size, self.num_heads, self.qk_l2norm, self.chunk_size = (
+            hidden_size,
+            num_heads,
+            qk_l2norm,
+            chunk_size,
+        )
+        self.widths = [
+            num_heads * head_k_dim,
+            num_heads * head_k_dim,
+            num_heads * head_v_dim,
+        ]  # of queries, keys, values
+        self.qkv_proj = nn.Linear(hidden_size, sum(self.widths), bias=False)
+        self.conv1d = CausalConvolution(sum(self.widths)) if use_short_conv else None
+        self.o_norm = nn.RMSNorm(head_v_dim, eps=OUTPUT_EPS)
+        self.g_proj = nn.Linear(hidden_size, num_heads * head_v_dim, bias=False) if gate else None
+        self.o_proj = nn.Linear(num_heads * head_v_dim, hidden_size, bias=False)
 
     @abstractmethod
     def gates(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Tell how the memory decays and is written; both at least in float32.
 
         Args:
-            x: tokens `[B, N, D]`, bounded.
+            x: tokens `[B, T, D]`, bounded.
 
         Returns:
-            `(log_decay, beta)` as of `titans.ops.gated_delta_rule`: `[B, N, H]` or, for a decay of each key channel,
-            `[B, N, H, d_k]`; None for no decay, and for no delta rule.
+            `(log_decay, beta)` as of `titans.ops.gated_delta_rule`: `[B, T, H]` or, for a decay of each key channel,
+            `[B, T, H, d_k]`; None for no decay, and for no delta rule.
         """
 
     def empty_state(self, batch_size: int) -> LinearRecurrenceState:
         """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
-        widths = [width // self.heads for width in self.widths[1:]]
-        tail = None if self.convolution is None else self.convolution.initial_tail()
-        return empty_memory(self.output_norm.weight, (self.heads, *widths), tail).expand(batch_size)
+        widths = [width // self.num_heads for width in self.widths[1:]]
+        conv_state = None if self.conv1d is None else self.conv1d.initial_conv_state()
+        return empty_memory(self.o_norm.weight, (self.num_heads, *widths), conv_state).expand(batch_size)
 
     def mix(
         self, x: Tensor, state: LinearRecurrenceState, lengths: Tensor | None
     ) -> tuple[Tensor, LinearRecurrenceState]:
         """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
         x = bounded(x)
-        (q, k, v), tail = self._project(x, state.tail, lengths)
+        (q, k, v), conv_state = self._project(x, state.conv_state, lengths)
         log_decay, beta = self.gates(x)
         y, memory = gated_delta_rule(
             q, k, v, log_decay, beta, state.memory, chunk_size=self.chunk_size, mask=valid(x, lengths)
         )
-        out: Tensor = self.output(self.read_out(y, x))
-        return out, LinearRecurrenceState(memory, tail)
+        out: Tensor = self.o_proj(self.read_out(y, x))
+        return out, LinearRecurrenceState(memory, conv_state)
 
     def _project(
-        self, x: Tensor, tail: Tensor | None, lengths: Tensor | None
+        self, x: Tensor, conv_state: Tensor | None, lengths: Tensor | None
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-        """Return queries, keys and values, `[B, N, H, d]` each, and the convolution's inputs to carry."""
-        z = self.projection(x)
-        if self.convolution is not None:
-            assert tail is not None  # checked with the state
-            z, tail = self.convolution(z, tail, lengths)
-        z = F.silu(z) if self.unit else z
-        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in z.split(self.widths, -1))
-        if self.unit:
-            return (F.normalize(q, dim=-1), F.normalize(k, dim=-1), v), tail
-        return (q * q.shape[-1] ** -0.5, k, v), tail
+        """Return queries, keys and values, `[B, T, H, d]` each, and the convolution's inputs to carry."""
+        z = self.qkv_proj(x)
+        if self.conv1d is not None:
+            assert conv_state is not None  # checked with the state
+            z, conv_state = self.conv1d(z, conv_state, lengths)
+        z = F.silu(z) if self.qk_l2norm else z
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in z.split(self.widths, -1))
+        if self.qk_l2norm:
+            return (F.normalize(q, dim=-1), F.normalize(k, dim=-1), v), conv_state
+        return (q * q.shape[-1] ** -0.5, k, v), conv_state
 
     def read_out(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise and gate.
 
         Args:
-            y: what was read, `[B, N, H, d_v]`.
-            x: the bounded tokens `[B, N, D]`.
+            y: what was read, `[B, T, H, d_v]`.
+            x: the bounded tokens `[B, T, D]`.
 
         Returns:
-            `[B, N, H d_v]`, heads side by side.
+            `[B, T, H d_v]`, heads side by side.
         """
-        weight = self.output_norm.weight
-        if self.output_gate is None:
+        weight = self.o_norm.weight
+        if self.g_proj is None:
             return F.rms_norm(y, weight.shape, weight, OUTPUT_EPS).flatten(2)
-        return gated_rms_norm(y.transpose(1, 2), weight, self.output_gate(x), OUTPUT_EPS)
+        return gated_rms_norm(y.transpose(1, 2), weight, self.g_proj(x), OUTPUT_EPS)
 
 
-def empty_memory(like: Tensor, shape: tuple[int, ...], tail: Tensor | None) -> LinearRecurrenceState:
+def empty_memory(like: Tensor, shape: tuple[int, ...], conv_state: Tensor | None) -> LinearRecurrenceState:
     """Return the state, of one row, of an empty memory `shape` `[H, d_k, d_v]`, at least in float32.
 
     Args:
         like: a parameter whose device, and precision if it is higher, the memory has; no linear layer's, whose weight
             may be quantised.
         shape: of the memory.
-        tail: of the convolution.
+        conv_state: of the convolution.
     """
     matrix = torch.zeros(1, *shape, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
-    return LinearRecurrenceState(GatedDeltaRuleState(matrix), tail)
+    return LinearRecurrenceState(GatedDeltaRuleState(matrix), conv_state)
 
 
-def head_width(dim: int, heads: int) -> int:
-    """Return `dim / heads`.
+def head_dim(hidden_size: int, num_heads: int) -> int:
+    """Return `hidden_size / num_heads`.
 
     Raises:
         ValueError: that is not a whole number of at least 1.
     """
-    check_positive(dim=dim, heads=heads)
-    if dim % heads:
-        raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
-    return dim // heads
+    check_positive(hidden_size=hidden_size, num_heads=num_heads)
+    if hidden_size % num_heads:
+        raise ValueError(f"hidden_size={hidden_size} is not a multiple of num_heads={num_heads}")
+    return hidden_size // num_heads
 
 
 def check_positive(**values: int) -> None:

@@ -31,8 +31,8 @@ class Mamba(Mixer):
     A is `1, 2, ..., S` times a learned factor. Inputs beyond ±10,000 are clipped.
 
     Args:
-        dim: width D.
-        state_width: numbers S of state for each channel. Default 16, as published.
+        hidden_size: width D.
+        state_size: numbers S of state for each channel. Default 16, as published.
         expansion: width of u over D. Default 2, as published.
         rank: width of r. Default: `D / 16`, rounded up, as published.
         chunk_size: tokens that are stepped through one after the other; changes speed only. Default 16.
@@ -42,57 +42,65 @@ class Mamba(Mixer):
     """
 
     def __init__(
-        self, dim: int, *, state_width: int = 16, expansion: int = 2, rank: int | None = None, chunk_size: int = 16
+        self,
+        hidden_size: int,
+        *,
+        state_size: int = 16,
+        expansion: int = 2,
+        rank: int | None = None,
+        chunk_size: int = 16,
     ) -> None:
         super().__init__()
-        rank = -(-dim // 16) if rank is None else rank
-        check_positive(dim=dim, state_width=state_width, expansion=expansion, rank=rank, chunk_size=chunk_size)
-        inner = expansion * dim
-        self.dim, self.chunk_size = dim, chunk_size
-        self.widths = [rank, state_width, state_width]  # of r, B, C
-        self.projection = nn.Linear(dim, 2 * inner, bias=False)  # u, z
-        self.convolution = CausalConvolution(inner, bias=True)
-        self.selection = nn.Linear(inner, sum(self.widths), bias=False)  # r, B, C
-        self.step_weight = nn.Parameter(torch.empty(inner, rank))
-        self.step_bias = nn.Parameter(torch.empty(inner))
-        self.log_rate = nn.Parameter(torch.empty(inner, state_width))  # of the learned factor
-        self.skip = nn.Parameter(torch.empty(inner))
-        self.output = nn.Linear(inner, dim, bias=False)
+        rank = -(-hidden_size // 16) if rank is None else rank
+        check_positive(
+            hidden_size=hidden_size, state_size=state_size, expansion=expansion, rank=rank, chunk_size=chunk_size
+        )
+        inner = expansion * hidden_size
+        self.hidden_size, self.chunk_size = hidden_size, chunk_size
+        self.widths = [rank, state_size, state_size]  # of r, B, C
+        self.in_proj = nn.Linear(hidden_size, 2 * inner, bias=False)  # u, z
+        self.conv1d = CausalConvolution(inner, bias=True)
+        self.x_proj = nn.Linear(inner, sum(self.widths), bias=False)  # r, B, C
+        self.dt_weight = nn.Parameter(torch.empty(inner, rank))
+        self.dt_bias = nn.Parameter(torch.empty(inner))
+        self.A_log = nn.Parameter(torch.empty(inner, state_size))  # of the learned factor
+        self.D = nn.Parameter(torch.empty(inner))
+        self.out_proj = nn.Linear(inner, hidden_size, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise the time steps to about 0.001 to 0.1, the rates to 1, 2, ..., S, and the skip connection."""
         bound = self.widths[0] ** -0.5
-        nn.init.uniform_(self.step_weight, -bound, bound)
-        nn.init.uniform_(self.step_bias, math.log(MIN_STEP), math.log(MAX_STEP))
-        nn.init.zeros_(self.log_rate)
-        nn.init.ones_(self.skip)
+        nn.init.uniform_(self.dt_weight, -bound, bound)
+        nn.init.uniform_(self.dt_bias, math.log(MIN_STEP), math.log(MAX_STEP))
+        nn.init.zeros_(self.A_log)
+        nn.init.ones_(self.D)
 
     def empty_state(self, batch_size: int) -> SelectiveStateSpaceState:
         """Return the state before any token: zeros; see `Mixer.empty_state`."""
-        dtype = torch.promote_types(self.log_rate.dtype, torch.float32)
-        vector = torch.zeros(1, *self.log_rate.shape, dtype=dtype, device=self.log_rate.device)
-        state = SelectiveStateSpaceState(SelectiveScanState(vector), self.convolution.initial_tail())
+        dtype = torch.promote_types(self.A_log.dtype, torch.float32)
+        vector = torch.zeros(1, *self.A_log.shape, dtype=dtype, device=self.A_log.device)
+        state = SelectiveStateSpaceState(SelectiveScanState(vector), self.conv1d.initial_conv_state())
         return state.expand(batch_size)
 
     def mix(
         self, x: Tensor, state: SelectiveStateSpaceState, lengths: Tensor | None
     ) -> tuple[Tensor, SelectiveStateSpaceState]:
         """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
-        u, z = self.projection(bounded(x)).chunk(2, -1)
-        u, tail = self.convolution(u, state.tail, lengths)
+        u, z = self.in_proj(bounded(x)).chunk(2, -1)
+        u, conv_state = self.conv1d(u, state.conv_state, lengths)
         u = F.silu(u)
-        r, b, c = self.selection(u).split(self.widths, -1)
-        logits = F.linear(r, self.step_weight)
+        r, b, c = self.x_proj(u).split(self.widths, -1)
+        logits = F.linear(r, self.dt_weight)
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        step = F.softplus(logits.to(dtype) + self.step_bias.to(dtype))
+        step = F.softplus(logits.to(dtype) + self.dt_bias.to(dtype))
         y, memory = selective_scan(
             u, step, self._rate(dtype), b, c, state.memory, chunk_size=self.chunk_size, mask=valid(x, lengths)
         )
-        out: Tensor = self.output((y + self.skip * u) * F.silu(z))
-        return out, SelectiveStateSpaceState(memory, tail)
+        out: Tensor = self.out_proj((y + self.D * u) * F.silu(z))
+        return out, SelectiveStateSpaceState(memory, conv_state)
 
     def _rate(self, dtype: torch.dtype) -> Tensor:
         """Return A, `[D, S]`."""
-        first = torch.arange(1, self.log_rate.shape[1] + 1, device=self.log_rate.device, dtype=dtype)
-        return first * self.log_rate.to(dtype).exp()
+        first = torch.arange(1, self.A_log.shape[1] + 1, device=self.A_log.device, dtype=dtype)
+        return first * self.A_log.to(dtype).exp()

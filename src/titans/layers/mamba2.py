@@ -29,9 +29,9 @@ class Mamba2(Mixer):
     ±10,000 are clipped.
 
     Args:
-        dim: width D; a multiple of `heads / expansion`.
-        heads: heads H.
-        state_width: channels of B and C. Default 128, as published.
+        hidden_size: width D; a multiple of `num_heads / expansion`.
+        num_heads: heads H.
+        state_size: channels of B and C. Default 128, as published.
         expansion: width of u over D. Default 2, as published.
         chunk_size: tokens that are treated together; changes speed only. Default 64.
 
@@ -40,48 +40,56 @@ class Mamba2(Mixer):
     """
 
     def __init__(
-        self, dim: int, heads: int, *, state_width: int = 128, expansion: int = 2, chunk_size: int = 64
+        self, hidden_size: int, num_heads: int, *, state_size: int = 128, expansion: int = 2, chunk_size: int = 64
     ) -> None:
         super().__init__()
-        check_positive(dim=dim, heads=heads, state_width=state_width, expansion=expansion, chunk_size=chunk_size)
-        inner = expansion * dim
-        if inner % heads:
-            raise ValueError(f"expansion={expansion} times dim={dim} is not a multiple of heads={heads}")
-        self.dim, self.heads, self.chunk_size = dim, heads, chunk_size
-        self.widths = [inner, state_width, state_width]  # of u, B, C
-        self.projection = nn.Linear(dim, inner + sum(self.widths), bias=False)  # z, u, B, C
-        self.convolution = CausalConvolution(sum(self.widths), bias=True)
-        self.time_step = TimeStep(dim, heads)
-        self.skip = nn.Parameter(torch.empty(heads))
-        self.output_norm = nn.RMSNorm(inner, eps=OUTPUT_EPS)
-        self.output = nn.Linear(inner, dim, bias=False)
+        check_positive(
+            hidden_size=hidden_size,
+            num_heads=num_heads,
+            state_size=state_size,
+            expansion=expansion,
+            chunk_size=chunk_size,
+        )
+        inner = expansion * hidden_size
+        if inner % num_heads:
+            raise ValueError(
+                f"expansion={expansion} times hidden_size={hidden_size} is not a multiple of num_heads={num_heads}"
+            )
+        self.hidden_size, self.num_heads, self.chunk_size = hidden_size, num_heads, chunk_size
+        self.widths = [inner, state_size, state_size]  # of u, B, C
+        self.in_proj = nn.Linear(hidden_size, inner + sum(self.widths), bias=False)  # z, u, B, C
+        self.conv1d = CausalConvolution(sum(self.widths), bias=True)
+        self.time_step = TimeStep(hidden_size, num_heads)
+        self.D = nn.Parameter(torch.empty(num_heads))
+        self.norm = nn.RMSNorm(inner, eps=OUTPUT_EPS)
+        self.out_proj = nn.Linear(inner, hidden_size, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise what has no standard initialisation: the skip connection."""
-        nn.init.ones_(self.skip)
+        nn.init.ones_(self.D)
 
     def empty_state(self, batch_size: int) -> LinearRecurrenceState:
         """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
-        shape = (self.heads, self.widths[1], self.widths[0] // self.heads)
-        return empty_memory(self.output_norm.weight, shape, self.convolution.initial_tail()).expand(batch_size)
+        shape = (self.num_heads, self.widths[1], self.widths[0] // self.num_heads)
+        return empty_memory(self.norm.weight, shape, self.conv1d.initial_conv_state()).expand(batch_size)
 
     def mix(
         self, x: Tensor, state: LinearRecurrenceState, lengths: Tensor | None
     ) -> tuple[Tensor, LinearRecurrenceState]:
         """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
         x = bounded(x)
-        assert state.tail is not None  # checked with the state
-        z, mixed = self.projection(x).split([self.widths[0], sum(self.widths)], -1)
-        mixed, tail = self.convolution(mixed, state.tail, lengths)
+        assert state.conv_state is not None  # checked with the state
+        z, mixed = self.in_proj(x).split([self.widths[0], sum(self.widths)], -1)
+        mixed, conv_state = self.conv1d(mixed, state.conv_state, lengths)
         u, b, c = F.silu(mixed).split(self.widths, -1)
         step, log_decay = self.time_step(x)
-        u = u.unflatten(-1, (self.heads, -1))  # [B, N, H, d]
-        keys, queries = (y.unsqueeze(2).expand(-1, -1, self.heads, -1) for y in (b, c))
+        u = u.unflatten(-1, (self.num_heads, -1))  # [B, T, H, d]
+        keys, queries = (y.unsqueeze(2).expand(-1, -1, self.num_heads, -1) for y in (b, c))
         values = u * step.unsqueeze(-1)  # at least in float32, unlike u
         y, memory = gated_delta_rule(
             queries, keys, values, log_decay, None, state.memory, chunk_size=self.chunk_size, mask=valid(x, lengths)
         )
-        y = (y + self.skip.unsqueeze(-1) * u).flatten(2)
-        out: Tensor = self.output(self.output_norm(y * F.silu(z)))
-        return out, LinearRecurrenceState(memory, tail)
+        y = (y + self.D.unsqueeze(-1) * u).flatten(2)
+        out: Tensor = self.out_proj(self.norm(y * F.silu(z)))
+        return out, LinearRecurrenceState(memory, conv_state)

@@ -76,13 +76,15 @@ class MemoryAsContext(Mixer):
         for name, value in (("segment_length", segment_length), ("retrieved_tokens", retrieved_tokens)):
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        self.dim, self.segment_length = memory.dim, segment_length
+        self.hidden_size, self.segment_length = memory.hidden_size, segment_length
         self.attention, self.memory = attention, memory
-        self.gate = MemoryGate(memory.dim)
+        self.gate = MemoryGate(memory.hidden_size)
         # Not the memory's own queries: those are made of y, these of S.
-        self.query = ConvolvedProjection(memory.dim, memory.heads, ("none",), memory.projection.taps is not None)
-        self.retrieval_norm = nn.RMSNorm(memory.dim // memory.heads, eps=1e-6)
-        self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.dim)) if retrieved_tokens else None
+        self.retrieval_proj = ConvolvedProjection(
+            memory.hidden_size, memory.num_heads, ("none",), memory.qkv_proj.conv_weight is not None
+        )
+        self.retrieval_norm = nn.RMSNorm(memory.hidden_size // memory.num_heads, eps=1e-6)
+        self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.hidden_size)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
         self.reset_parameters()
 
@@ -96,8 +98,8 @@ class MemoryAsContext(Mixer):
         memory = self.memory.empty_state(1)
         stored = self.segment_length * (1 if self.retrieval is not None else 2)
         buffer = self.attention.split_heads(self.attention.empty_buffer(1, stored))
-        tail = self.query.initial_tail()
-        state = MemoryAsContextState(memory, memory.memory.weights, tail, buffer, buffer, 0)
+        conv_state = self.retrieval_proj.initial_conv_state()
+        state = MemoryAsContextState(memory, memory.memory.weights, conv_state, buffer, buffer, 0)
         return state.expand(batch_size)
 
     def mix(
@@ -108,14 +110,14 @@ class MemoryAsContext(Mixer):
         alignment = chunk_alignment(
             state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device
         )
-        (query,), tail = self.query(x, state.query_tail, lengths)
+        (query,), conv_state = self.retrieval_proj(x, state.query_conv_state, lengths)
         segments = self._segments(alignment, alignment.align(x, 1), alignment.align(query, 2), state.offset)
         size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
         carry = Carry(state.memory, state.context, state.keys, state.values)
         carry, outputs = scan(self._group, carry, groups, recompute=len(groups) > 1)
         y = alignment.unalign(torch.cat([y for group in outputs for y in group], 1), 1)
-        return y, MemoryAsContextState(carry.memory, carry.context, tail, carry.keys, carry.values, alignment.end)
+        return y, MemoryAsContextState(carry.memory, carry.context, conv_state, carry.keys, carry.values, alignment.end)
 
     def _segments(self, alignment: ChunkAlignment, x: Tensor, query: Tensor, offset: int | Tensor) -> list[Segment]:
         """Project the aligned tokens `[B, M, D]` for attention and cut everything into segments."""
@@ -125,9 +127,9 @@ class MemoryAsContext(Mixer):
         slots = ((torch.as_tensor(first, device=x.device).reshape(-1, 1) + here) % self.segment_length).expand(
             len(x), -1
         )
-        q = attention.place(attention.split_heads(attention.query(x)), slots.unsqueeze(1))
-        k = attention.place(attention.split_heads(attention.key(x)), slots.unsqueeze(1))
-        v = attention.split_heads(attention.value(x))
+        q = attention.apply_rope(attention.split_heads(attention.q_proj(x)), slots.unsqueeze(1))
+        k = attention.apply_rope(attention.split_heads(attention.k_proj(x)), slots.unsqueeze(1))
+        v = attention.split_heads(attention.v_proj(x))
         sizes = [span.size for span in alignment.spans for _ in range(span.chunks)]
         parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (x, 1), (slots, 1))]
         masks = [None] * len(sizes) if alignment.mask is None else alignment.mask.split(sizes, 1)
@@ -152,23 +154,23 @@ class MemoryAsContext(Mixer):
     def _attend(self, carry: Carry, s: Segment) -> tuple[Tensor, Tensor, Tensor]:
         """Attend to persistent, retrieved and own tokens; returns y `[B, n, D]` and the buffers with this part in."""
         attention, slots = self.attention, s.slots.unsqueeze(1)  # [B, 1, n]
-        visible = torch.arange(self.segment_length, device=slots.device) <= slots.unsqueeze(-1)  # [B, 1, n, S]
+        attn_mask = torch.arange(self.segment_length, device=slots.device) <= slots.unsqueeze(-1)  # [B, 1, n, S]
         if self.retrieval is None:
             h = self._retrieve(s.query, carry.context)
-            retrieved = attention.place(attention.split_heads(attention.key(h)), slots)
+            retrieved = attention.apply_rope(attention.split_heads(attention.k_proj(h)), slots)
             places = torch.cat([slots, slots + self.retrieved], 2)
             keys = _store(carry.keys, torch.cat([retrieved, s.k], 2), places, s.mask)
             values = _store(
-                carry.values, torch.cat([attention.split_heads(attention.value(h)), s.v], 2), places, s.mask
+                carry.values, torch.cat([attention.split_heads(attention.v_proj(h)), s.v], 2), places, s.mask
             )
-            y = attention.attend(s.q, keys.to(s.q.dtype), values.to(s.q.dtype), torch.cat([visible, visible], -1))
+            y = attention.attend(s.q, keys.to(s.q.dtype), values.to(s.q.dtype), torch.cat([attn_mask, attn_mask], -1))
         else:
             keys, values = _store(carry.keys, s.k, slots, s.mask), _store(carry.values, s.v, slots, s.mask)
             retrieved, answers = self._ask(carry.context, len(s.q))
-            seen = torch.cat([visible.new_ones(*visible.shape[:3], self.retrieved), visible], -1)
+            seen = torch.cat([attn_mask.new_ones(*attn_mask.shape[:3], self.retrieved), attn_mask], -1)
             all_keys, all_values = (torch.cat([a, b.to(a.dtype)], 2) for a, b in ((retrieved, keys), (answers, values)))
             y = attention.attend(s.q, all_keys, all_values, seen)
-        return self.gate.attention_norm(s.x + attention.output(y)), keys, values
+        return self.gate.attention_norm(s.x + attention.o_proj(y)), keys, values
 
     def _retrieve(self, query: Tensor, context: list[Tensor]) -> Tensor:
         """`h = norm(M*(q))` for queries `[B, H_m, n, d_m]`, heads side by side: `[B, n, D]`."""
@@ -179,11 +181,13 @@ class MemoryAsContext(Mixer):
         """Retrieve with the learned queries: keys and values of the answers, `[B, H, R, d]`."""
         assert self.retrieval is not None
         x = bounded(self.retrieval).expand(batch, -1, -1)
-        tail = self.query.initial_tail()
-        (query,), _ = self.query(x, None if tail is None else tail.expand(batch, -1, -1), None)
+        conv_state = self.retrieval_proj.initial_conv_state()
+        (query,), _ = self.retrieval_proj(x, None if conv_state is None else conv_state.expand(batch, -1, -1), None)
         h = self._retrieve(query, context)
         attention = self.attention
-        return attention.unplaced(attention.split_heads(attention.key(h))), attention.split_heads(attention.value(h))
+        return attention.without_rope(attention.split_heads(attention.k_proj(h))), attention.split_heads(
+            attention.v_proj(h)
+        )
 
 
 def _store(buffer: Tensor, new: Tensor, places: Tensor, mask: Tensor | None) -> Tensor:

@@ -24,9 +24,9 @@ class MemoryAsGate(Mixer):
 
     def __init__(self, attention: SlidingWindowAttention, memory: NeuralMemory) -> None:
         super().__init__()
-        self.dim = memory.dim
+        self.hidden_size = memory.hidden_size
         self.attention_branch, self.memory = attention, memory
-        self.gate = MemoryGate(memory.dim)
+        self.gate = MemoryGate(memory.hidden_size)
 
     def empty_state(self, batch_size: int) -> MemoryAsGateState:
         """Return the state before any token, persistent ones included."""

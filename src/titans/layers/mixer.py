@@ -28,19 +28,19 @@ class Mixer(nn.Module):
     anywhere leaves outputs and state as they would be without it.
     """
 
-    dim: int
+    hidden_size: int
 
     def forward(self, x: Tensor, state: Any = None, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Mix the next tokens of a stream.
 
         Args:
-            x: tokens `[B, N, dim]`, N at least 1.
+            x: tokens `[B, T, D]`, T at least 1.
             state: what an earlier call returned, to continue its stream; None starts a new one. Never
                 modified.
-            mask: `[B, N]`, bool, False for padding, which is neither read nor written; its output is 0.
+            mask: `[B, T]`, bool, False for padding, which is neither read nor written; its output is 0.
 
         Returns:
-            `(y, state)`: outputs `[B, N, dim]` and the state after the last token.
+            `(y, state)`: outputs `[B, T, D]` and the state after the last token.
 
         Raises:
             ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
@@ -53,12 +53,12 @@ class Mixer(nn.Module):
         """Mix tokens whose padding, if any, is on the right; arguments have been checked.
 
         Args:
-            x: tokens `[B, N, dim]`.
+            x: tokens `[B, T, D]`.
             state: the state before them.
             lengths: tokens that count in each row `[B]`; None for all.
 
         Returns:
-            `(y, state)`: outputs `[B, N, dim]`, anything where no token counts, and the state after the last that does.
+            `(y, state)`: outputs `[B, T, D]`, anything where no token counts, and the state after the last that does.
         """
 
     @abstractmethod
@@ -91,9 +91,9 @@ class Mixer(nn.Module):
         """Do as `forward` does, for a caller that has checked the arguments.
 
         Args:
-            x: tokens `[B, N, dim]`.
+            x: tokens `[B, T, D]`.
             state: the state before them.
-            mask: `[B, N]`, bool, False for padding; None for none.
+            mask: `[B, T]`, bool, False for padding; None for none.
 
         Returns:
             `(y, state)` as of `forward`.
@@ -106,8 +106,8 @@ class Mixer(nn.Module):
         return [y], state
 
     def _check(self, x: Tensor, state: Any, mask: Tensor | None) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.dim or x.shape[1] == 0:
-            raise ValueError(f"x has shape {tuple(x.shape)}: expected [batch, tokens >= 1, {self.dim}]")
+        if x.dim() != 3 or x.shape[-1] != self.hidden_size or x.shape[1] == 0:
+            raise ValueError(f"x has shape {tuple(x.shape)}: expected [batch, tokens >= 1, {self.hidden_size}]")
         if mask is not None and (mask.shape != x.shape[:2] or mask.dtype != torch.bool):
             raise ValueError(
                 f"mask is {mask.dtype} {tuple(mask.shape)}: expected torch.bool {tuple(x.shape[:2])}, True for tokens"
@@ -162,7 +162,7 @@ def precise(x: Tensor) -> Tensor:
 
 
 def valid(x: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Return the mask `[B, N]` of the first `lengths` `[B]` tokens of `x` `[B, N, ...]`, or None where all count."""
+    """Return the mask `[B, T]` of the first `lengths` `[B]` tokens of `x` `[B, T, ...]`, or None where all count."""
     if lengths is None:
         return None
     return torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
@@ -172,7 +172,7 @@ def last(x: Tensor, lengths: Tensor | None, count: int) -> Tensor:
     """Take what to carry on from `count` carried entries and N new ones, of which the first `lengths` count.
 
     Args:
-        x: `[B, count + N, ...]`.
+        x: `[B, count + T, ...]`.
         lengths: `[B]`; None for N.
         count: entries to carry.
 

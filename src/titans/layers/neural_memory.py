@@ -39,8 +39,8 @@ class NeuralMemory(Mixer):
     from `theta_max`: chosen so that a chunk of equal keys cannot amplify an error (docs/stability.md).
 
     Args:
-        dim: width D of the input and the output; a multiple of `heads`.
-        heads: memory heads H, each an MLP of its own on `D / H` channels.
+        hidden_size: width D of the input and the output; a multiple of `num_heads`.
+        num_heads: memory heads H, each an MLP of its own on `D / H` channels.
         depth: layers L of the memory MLP. Default 2.
         expansion: width of its hidden layers in units of `D / H`. Default 4.
         chunk_size: tokens b whose gradients share one anchor. Default 64.
@@ -51,7 +51,7 @@ class NeuralMemory(Mixer):
         momentum: keep past surprise (eta); off: eta = 0. Default True.
         forgetting: let the memory decay (alpha); off: alpha = 0. Default True.
         channelwise_forgetting: one forget gate per channel instead of per head. Default False.
-        convolution: short convolutions on queries, keys and values. Default True.
+        use_short_conv: short convolutions on queries, keys and values. Default True.
         gates: "token", or "chunk" for gates shared by a chunk, taken from its first token. Default "token".
         persistent_tokens: learned tokens read once, before the first token of a stream. Default 0.
         limit_steps: shorten the gradients of a deep or normed memory to the curvature they meet, without which
@@ -67,8 +67,8 @@ class NeuralMemory(Mixer):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        hidden_size: int,
+        num_heads: int,
         *,
         depth: int = 2,
         expansion: int = 4,
@@ -80,7 +80,7 @@ class NeuralMemory(Mixer):
         momentum: bool = True,
         forgetting: bool = True,
         channelwise_forgetting: bool = False,
-        convolution: bool = True,
+        use_short_conv: bool = True,
         gates: str = "token",
         persistent_tokens: int = 0,
         limit_steps: bool = True,
@@ -90,8 +90,8 @@ class NeuralMemory(Mixer):
         super().__init__()
         norm = rule == "chunk" if norm is None else norm
         _check_choices(
-            dim,
-            heads,
+            hidden_size,
+            num_heads,
             depth,
             expansion,
             chunk_size,
@@ -104,8 +104,8 @@ class NeuralMemory(Mixer):
             theta_max,
             gate_floor,
         )
-        width = dim // heads
-        self.dim, self.heads = dim, heads
+        width = hidden_size // num_heads
+        self.hidden_size, self.num_heads = hidden_size, num_heads
         self.theta_max = theta_max or (0.5 if rule == "token" else 0.5 / chunk_size)
         self.options: dict[str, Any] = {
             "chunk_size": chunk_size,
@@ -116,18 +116,20 @@ class NeuralMemory(Mixer):
             "activation": activation,
             "residual": rule == "chunk" if residual is None else residual,
         }
-        self.projection = ConvolvedProjection(dim, heads, ("l2norm", "l2norm", "clip_rms"), convolution)  # q, k, v
-        forget_gates = dim if channelwise_forgetting else heads
-        self.gate_sizes = [heads, heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
-        self.gates = nn.Linear(dim, sum(self.gate_sizes))
+        self.qkv_proj = ConvolvedProjection(
+            hidden_size, num_heads, ("l2norm", "l2norm", "clip_rms"), use_short_conv
+        )  # q, k, v
+        forget_gates = hidden_size if channelwise_forgetting else num_heads
+        self.gate_sizes = [num_heads, num_heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
+        self.gates = nn.Linear(hidden_size, sum(self.gate_sizes))
         self.shared_gates, self.gate_floor = gates == "chunk", gate_floor
         widths = [width] + [width * expansion] * (depth - 1) + [width]
-        self.initial_weights = nn.ParameterList(torch.empty(heads, i, o) for i, o in pairwise(widths))
-        self.memory_norm = nn.Parameter(torch.ones(heads, width)) if norm else None
-        self.output_norm = nn.RMSNorm(width, eps=OUTPUT_EPS)
-        self.output_gate = nn.Linear(dim, dim, bias=False)
-        self.output = nn.Linear(dim, dim, bias=False)
-        self.persistent = nn.Parameter(torch.empty(persistent_tokens, dim)) if persistent_tokens else None
+        self.initial_weights = nn.ParameterList(torch.empty(num_heads, i, o) for i, o in pairwise(widths))
+        self.memory_norm = nn.Parameter(torch.ones(num_heads, width)) if norm else None
+        self.o_norm = nn.RMSNorm(width, eps=OUTPUT_EPS)
+        self.g_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.persistent = nn.Parameter(torch.empty(persistent_tokens, hidden_size)) if persistent_tokens else None
         self.observer: Observer | None = None  # told what became of the tokens; see `titans.watch`
         self.reset_parameters()
 
@@ -151,7 +153,7 @@ class NeuralMemory(Mixer):
 
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
         """Return the state before any token, persistent ones included; see `Mixer.empty_state`."""
-        gates = self.output_norm.weight.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
+        gates = self.o_norm.weight.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
         if not isinstance(self.initial_weights, nn.ParameterList):
             raise ValueError(
                 f"initial_weights stand in a {type(self.initial_weights).__name__}: a memory starts from them without "
@@ -159,7 +161,7 @@ class NeuralMemory(Mixer):
                 "with the layer in modules_to_save"
             )
         weights = [w.clone() for w in self.initial_weights]  # a value: an optimizer step must not change it
-        state = NeuralMemoryState(initial_state(weights), self.projection.initial_tail(), gates)
+        state = NeuralMemoryState(initial_state(weights), self.qkv_proj.initial_conv_state(), gates)
         return state.expand(batch_size)
 
     def start(self, batch_size: int) -> NeuralMemoryState:
@@ -167,7 +169,7 @@ class NeuralMemory(Mixer):
         return self.after(self.persistent).expand(batch_size)
 
     def after(self, persistent: Tensor | None) -> NeuralMemoryState:
-        """Return the state, of one row, of a memory that has read persistent tokens `[n, dim]` or None.
+        """Return the state, of one row, of a memory that has read persistent tokens `[n, D]` or None.
 
         They belong to the model and not to a stream: no observer sees them.
         """
@@ -195,15 +197,15 @@ class NeuralMemory(Mixer):
         """Write each token, then read it at the memory as of that token.
 
         Args:
-            x: tokens `[B, N, dim]`, N at least 1.
+            x: tokens `[B, T, D]`, T at least 1.
             state: what an earlier call returned, to continue its stream; None starts a new one. Never
                 modified.
-            mask: `[B, N]`, bool, False for padding, which is neither read nor written; its output is 0.
+            mask: `[B, T]`, bool, False for padding, which is neither read nor written; its output is 0.
             return_surprise: also return the norm of each token's gradient, the momentary surprise.
 
         Returns:
-            `(y, state)`: outputs `[B, N, dim]` and the state after the last token; with `return_surprise`
-            `(y, state, surprise)` with surprise `[B, N, H]`, not differentiable.
+            `(y, state)`: outputs `[B, T, D]` and the state after the last token; with `return_surprise`
+            `(y, state, surprise)` with surprise `[B, T, H]`, not differentiable.
 
         Raises:
             ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
@@ -222,12 +224,12 @@ class NeuralMemory(Mixer):
             mask: as in `forward`.
 
         Returns:
-            What the memory holds for each token, `[B, N, dim]`.
+            What the memory holds for each token, `[B, T, D]`.
         """
 
         def read(x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[list[Tensor], NeuralMemoryState]:
             x = bounded(x)
-            (q, _, _), _ = self.projection(x, state.tail, lengths)
+            (q, _, _), _ = self.qkv_proj(x, state.conv_state, lengths)
             return [self._read_out(self.recall(q, state.memory.weights), x)], state
 
         (y,), _ = self._run(read, x, state, mask)
@@ -244,11 +246,11 @@ class NeuralMemory(Mixer):
         """Read the memory only: `M*(q)`.
 
         Args:
-            q: queries `[B, H, N, d]`, of any length; the memory sees their direction.
+            q: queries `[B, H, T, d]`, of any length; the memory sees their direction.
             weights: the memory's weights, L tensors `[B, H, d_in, d_out]`.
 
         Returns:
-            What the memory holds, `[B, H, N, d]`, before output norm and gate.
+            What the memory holds, `[B, H, T, d]`, before output norm and gate.
         """
         norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
         with disable_autocast(q.device):
@@ -266,26 +268,30 @@ class NeuralMemory(Mixer):
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool
     ) -> tuple[Tensor, NeuralMemoryState, Written]:
         x = bounded(x)
-        (q, k, v), tail = self.projection(x, state.tail, lengths)
+        (q, k, v), conv_state = self.qkv_proj(x, state.conv_state, lengths)
         theta, alpha, eta, gates = self._gates(x, state, lengths)
         options = {**self.options, **self.network_options, "norm_weight": self.memory_norm}
         written = write((q, k, v, theta, alpha, eta), state, valid(x, lengths), measure, options)
-        return self._read_out(written.y, x), NeuralMemoryState(written.memory, tail, gates, written.writing), written
+        return (
+            self._read_out(written.y, x),
+            NeuralMemoryState(written.memory, conv_state, gates, written.writing),
+            written,
+        )
 
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Compute theta, alpha and eta, `[B, H, N]` (alpha channel-wise `[B, H, N, d]`), and the gates to carry."""
+        """Compute theta, alpha and eta, `[B, H, T]` (alpha channel-wise `[B, H, T, d]`), and the gates to carry."""
         logits, carried = self.gates(clip_rms(x, MAX_GATE_INPUT_RMS)), None
         if state.gates is not None:
             logits, carried = self._share(logits, state, lengths)
         logits = precise(logits).mT
-        step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, N] each; empty where switched off
+        step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, T] each; empty where switched off
         opening, off = step.sigmoid(), torch.zeros_like(step)
         eta = self.eta_max * momentum.sigmoid() if self.gate_sizes[1] else off
         alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
-        if alpha.shape[1] > self.heads:
-            alpha = alpha.unflatten(1, (self.heads, -1)).mT
+        if alpha.shape[1] > self.num_heads:
+            alpha = alpha.unflatten(1, (self.num_heads, -1)).mT
         if self.gate_floor and not self.training:
             is_open = opening >= self.gate_floor
             opening = opening * is_open
@@ -305,8 +311,8 @@ class NeuralMemory(Mixer):
         return shared, carried.to(state.gates.dtype)
 
     def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
-        """Normalise per head what was read, `[B, H, N, d]`, gate it by the bounded input and project: `[B, N, dim]`."""
-        out: Tensor = self.output(gated_rms_norm(y, self.output_norm.weight, self.output_gate(x), OUTPUT_EPS))
+        """Normalise per head what was read, `[B, H, T, d]`, gate it by the bounded input and project: `[B, T, D]`."""
+        out: Tensor = self.o_proj(gated_rms_norm(y, self.o_norm.weight, self.g_proj(x), OUTPUT_EPS))
         return out
 
 
@@ -316,8 +322,8 @@ def theta_bound(rule: str, chunk_size: int) -> float:
 
 
 def _check_choices(
-    dim: int,
-    heads: int,
+    hidden_size: int,
+    num_heads: int,
     depth: int,
     expansion: int,
     chunk_size: int,
@@ -330,12 +336,18 @@ def _check_choices(
     theta_max: float | None,
     gate_floor: float,
 ) -> None:
-    positive = {"dim": dim, "heads": heads, "depth": depth, "expansion": expansion, "chunk_size": chunk_size}
+    positive = {
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "depth": depth,
+        "expansion": expansion,
+        "chunk_size": chunk_size,
+    }
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
-    if dim % heads:
-        raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
+    if hidden_size % num_heads:
+        raise ValueError(f"hidden_size={hidden_size} is not a multiple of num_heads={num_heads}")
     if persistent_tokens < 0:
         raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
     if theta_max is not None and not 0 < theta_max < math.inf:  # not, for NaN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from titans.layers.linear_recurrence import LinearRecurrence, head_width
+from titans.layers.linear_recurrence import LinearRecurrence, head_dim
 
 
 class Retention(LinearRecurrence):
@@ -22,10 +22,10 @@ class Retention(LinearRecurrence):
     xPos): positions come from the decay alone, so nothing depends on an absolute position.
 
     Args:
-        dim: width D; a multiple of `heads`.
-        heads: memory heads H.
-        key_width: channels d_k of a head's queries and keys. Default: `D / H`.
-        value_width: channels d_v of a head's values. Default: `2 D / H`, as published.
+        hidden_size: width D; a multiple of `num_heads`.
+        num_heads: memory heads H.
+        head_k_dim: channels d_k of a head's queries and keys. Default: `D / H`.
+        head_v_dim: channels d_v of a head's values. Default: `2 D / H`, as published.
         chunk_size: tokens that are treated together; changes speed only. Default 64.
 
     Raises:
@@ -34,29 +34,29 @@ class Retention(LinearRecurrence):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        hidden_size: int,
+        num_heads: int,
         *,
-        key_width: int | None = None,
-        value_width: int | None = None,
+        head_k_dim: int | None = None,
+        head_v_dim: int | None = None,
         chunk_size: int = 64,
     ) -> None:
-        width = head_width(dim, heads)
+        width = head_dim(hidden_size, num_heads)
         super().__init__(
-            dim,
-            heads,
-            width if key_width is None else key_width,
-            2 * width if value_width is None else value_width,
-            unit=False,
-            convolution=False,
+            hidden_size,
+            num_heads,
+            width if head_k_dim is None else head_k_dim,
+            2 * width if head_v_dim is None else head_v_dim,
+            qk_l2norm=False,
+            use_short_conv=False,
             gate=True,
             chunk_size=chunk_size,
         )
 
     def gates(self, x: Tensor) -> tuple[Tensor, None]:
-        """Return the fixed decays `[B, N, H]`; see `LinearRecurrence.gates`."""
+        """Return the fixed decays `[B, T, H]`; see `LinearRecurrence.gates`."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        head = torch.arange(self.heads, device=x.device, dtype=dtype)
+        head = torch.arange(self.num_heads, device=x.device, dtype=dtype)
         return torch.log1p(-torch.exp2(-5 - head)).expand(*x.shape[:2], -1), None
 
     def read_out(self, y: Tensor, x: Tensor) -> Tensor:

@@ -19,25 +19,25 @@ class TimeStep(nn.Module):
     with memories of one to a thousand tokens (Dao & Gu, 2024; there A is spread evenly itself).
 
     Args:
-        dim: width of the input.
-        heads: H.
+        hidden_size: width of the input.
+        num_heads: H.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, hidden_size: int, num_heads: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(dim, heads, bias=False)
-        self.bias = nn.Parameter(torch.empty(heads))
-        self.log_rate = nn.Parameter(torch.empty(heads))
+        self.proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.dt_bias = nn.Parameter(torch.empty(num_heads))
+        self.A_log = nn.Parameter(torch.empty(num_heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise the rates and the bias, whose softplus is about its exponential where it is small."""
-        nn.init.uniform_(self.bias, math.log(MIN_STEP), math.log(MAX_STEP))
-        nn.init.uniform_(self.log_rate, 0.0, math.log(MAX_RATE))
+        nn.init.uniform_(self.dt_bias, math.log(MIN_STEP), math.log(MAX_STEP))
+        nn.init.uniform_(self.A_log, 0.0, math.log(MAX_RATE))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return dt and the logarithm of the decay of each token of `x` `[B, N, D]`, `[B, N, H]` each."""
-        logits = self.linear(x)
+        """Return dt and the logarithm of the decay of each token of `x` `[B, T, D]`, `[B, T, H]` each."""
+        logits = self.proj(x)
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        step = F.softplus(logits.to(dtype) + self.bias.to(dtype))
-        return step, -self.log_rate.to(dtype).exp() * step
+        step = F.softplus(logits.to(dtype) + self.dt_bias.to(dtype))
+        return step, -self.A_log.to(dtype).exp() * step

@@ -24,13 +24,13 @@ class Written(NamedTuple):
     """What became of the tokens of one call; anything for padding.
 
     Args:
-        y: what was read, `[B, H, N, d]`.
+        y: what was read, `[B, H, T, d]`.
         memory: the memory after the last token.
         writing: the running quantities after it; None where there is no policy.
-        surprise: gradient norms `[B, H, N]`; None where they were not asked for.
-        written: `[B, N]`, bool; None where all tokens met the same fate.
-        dropped: `[B, N]`, bool; None likewise.
-        forgotten: share of the memory that each token let decay, the mean over heads, `[B, N]`; None where none did.
+        surprise: gradient norms `[B, H, T]`; None where they were not asked for.
+        written: `[B, T]`, bool; None where all tokens met the same fate.
+        dropped: `[B, T]`, bool; None likewise.
+        forgotten: share of the memory that each token let decay, the mean over heads, `[B, T]`; None where none did.
     """
 
     y: Tensor
@@ -53,7 +53,7 @@ def write(
     Args:
         inputs: q, k, v, theta, alpha and eta, as of `titans.ops.associative_memory`.
         state: the layer's state before the tokens.
-        mask: `[B, N]`, bool, False for padding; None for none.
+        mask: `[B, T]`, bool, False for padding; None for none.
         measure: return the gradient norms.
         options: of `titans.ops.associative_memory`: those of the memory network, `rule`, `chunk_size`, `limit_steps`.
 
@@ -151,7 +151,7 @@ def _everywhere(state: WriteState, threshold: float) -> bool:
 
 
 def _count(q: Tensor, mask: Tensor | None) -> Tensor:
-    """Count the tokens of each row of `q` `[B, H, N, d]`."""
+    """Count the tokens of each row of `q` `[B, H, T, d]`."""
     return torch.full((q.shape[0],), q.shape[2], device=q.device) if mask is None else mask.sum(1)
 
 

@@ -29,11 +29,11 @@ ONE_EACH = "give each document a row of its own, padded and with an attention_ma
 
 
 def token_mask(attention_mask: Tensor | None, hidden: Tensor) -> Tensor | None:
-    """Turn an attention mask into `[B, N]` bool, or None where there is no padding.
+    """Turn an attention mask into `[B, T]` bool, or None where there is no padding.
 
     Args:
         attention_mask: 1 for tokens, 0 for padding, at least N columns, of which the last N count; None for no padding.
-        hidden: the tokens `[B, N, D]`.
+        hidden: the tokens `[B, T, D]`.
 
     Returns:
         The mask.
@@ -70,9 +70,9 @@ def check_one_document(
     to token, and may count padding or not.
 
     Args:
-        position_ids: `[B, N]` or `[1, N]`; None for none.
-        mask: `[B, N]`, bool, False for padding; None for none.
-        hidden: the tokens `[B, N, D]`.
+        position_ids: `[B, T]` or `[1, T]`; None for none.
+        mask: `[B, T]`, bool, False for padding; None for none.
+        hidden: the tokens `[B, T, D]`.
         rest: the caller's other arguments.
 
     Raises:
@@ -95,7 +95,7 @@ def check_one_document(
 
 
 def _count_up(positions: Tensor, mask: Tensor | None) -> Tensor:
-    """Tell whether the positions `[B, N]` rise from each token to the next by 1, or further as far as padding lies."""
+    """Tell whether the positions `[B, T]` rise from each token to the next by 1, or further as far as padding lies."""
     places = torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
     if mask is None:
         return (positions.diff() == 1).all()

@@ -25,7 +25,7 @@ def flops_per_token(config: TitansConfig, context: int) -> int:
     A multiplication and an addition are two. Counted are
 
     - 2 for each weight that takes part in a matrix product, the output head included, the embedding's look-up not;
-      for each tap of a short convolution too;
+      for each weight of a short convolution too;
     - attention: 4 D for each key in view, persistent and retrieved tokens included, on average over the stream;
     - the neural memory of P weights: 12 P, namely 2 P each for the keys on their way through the network and their
       errors on the way back, the two updates (of surprise and weights) and the two reads (likewise); a MAC's reading
@@ -61,20 +61,20 @@ def _weights(module: nn.Module) -> float:
     if isinstance(module, nn.Linear):
         return 2 * module.weight.numel()
     if isinstance(module, CausalConvolution):
-        return 2 * module.taps.numel()
+        return 2 * module.weight.numel()
     if isinstance(module, ConvolvedProjection):
-        return 0 if module.taps is None else 2 * module.taps.numel()
+        return 0 if module.conv_weight is None else 2 * module.conv_weight.numel()
     if isinstance(module, Mamba):
-        return 2 * module.step_weight.numel()
+        return 2 * module.dt_weight.numel()
     return 0
 
 
 def _own(module: nn.Module, context: int) -> float:
     """What this module, apart from those inside it, computes of a token with others or with its memory."""
     if isinstance(module, FullAttention):
-        return 4 * module.dim * (context + 1) / 2
+        return 4 * module.hidden_size * (context + 1) / 2
     if isinstance(module, SlidingWindowAttention):
-        return 4 * module.dim * (_mean(context, module.window) + _persistent(module.attention))
+        return 4 * module.hidden_size * (_mean(context, module.window) + _persistent(module.attention))
     if isinstance(module, NeuralMemory):
         return 12 * _memory(module)
     if isinstance(module, MemoryAsContext):
@@ -82,16 +82,16 @@ def _own(module: nn.Module, context: int) -> float:
         retrieved = in_view
         if module.retrieval is not None:
             asked, retrieved = module.retrieved / module.segment_length, module.retrieved
-        keys_and_values = module.attention.key.weight.numel() + module.attention.value.weight.numel()
-        attended = 4 * module.dim * (in_view + retrieved + _persistent(module.attention))
+        keys_and_values = module.attention.k_proj.weight.numel() + module.attention.v_proj.weight.numel()
+        attended = 4 * module.hidden_size * (in_view + retrieved + _persistent(module.attention))
         return attended + asked * (2 * _memory(module.memory) + 2 * keys_and_values)
     if isinstance(module, LinearRecurrence):
-        matrix = module.widths[1] * module.widths[2] // module.heads
+        matrix = module.widths[1] * module.widths[2] // module.num_heads
         return (6 if isinstance(module, DeltaNet | GatedDeltaNet) else 4) * matrix
     if isinstance(module, Mamba2):
         return 4 * module.widths[0] * module.widths[1]
     if isinstance(module, Mamba):
-        return 6 * module.log_rate.numel()
+        return 6 * module.A_log.numel()
     return 0
 
 

@@ -31,7 +31,7 @@ class ForecastOutput(ModelOutput):
         prediction: the point forecast `[B, H, C]`: the median, where there are quantiles.
         quantiles: the levels of the configuration, rising, `[B, H, C, Q]`; None without.
         cache: what the memory holds after this window.
-        hidden_states: where they are asked for: the tokens `[R, N, D]` that enter each block, and what the last puts
+        hidden_states: where they are asked for: the tokens `[R, T, D]` that enter each block, and what the last puts
             out, normalised.
     """
 
@@ -186,7 +186,7 @@ class TitansForForecasting(TitansStack):
     def _tokens(
         self, x: Tensor, observed: Tensor | None, known: Tensor | None, static: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Embed a normalised window: tokens `[R, N, D]` and which of them hold anything observed, `[R, N]`."""
+        """Embed a normalised window: tokens `[R, T, D]` and which of them hold anything observed, `[R, T]`."""
         tokens = self.embed(self._cut(x))
         mask = None if observed is None else self._cut(observed.transpose(1, 2)).any(-1)
         if mask is not None and is_concrete(mask) and bool(mask.all()):
@@ -203,20 +203,20 @@ class TitansForForecasting(TitansStack):
         return tokens, mask
 
     def _cut(self, x: Tensor) -> Tensor:
-        """Cut `[B, C, L]` into what a token holds, `[R, N, S]`: R is B C where each channel is a sequence, else B."""
+        """Cut `[B, C, L]` into what a token holds, `[R, T, S]`: R is B C where each channel is a sequence, else B."""
         if self.config.tokens == "variate":
             return x
         return self._patches(x if self.config.channel_mixing else x.flatten(0, 1).unsqueeze(1))
 
     def _patches(self, x: Tensor) -> Tensor:
-        """Cut `[R, M, L]` into patches of all M channels, `[R, N, M P]`; what lacks on the left is 0."""
+        """Cut `[R, M, L]` into patches of all M channels, `[R, T, M P]`; what lacks on the left is 0."""
         config = self.config
         covered = (config.num_tokens - 1) * config.patch_stride + config.patch_length
         x = F.pad(x, (covered - config.context_length, 0)).unfold(-1, config.patch_length, config.patch_stride)
         return x.transpose(1, 2).flatten(2)
 
     def _head(self, hidden: Tensor, known: Tensor | None, channels: int) -> Tensor:
-        """Turn what the blocks put out, `[R, N, D]`, into the horizon of each channel, `[B, C, H, Q]`.
+        """Turn what the blocks put out, `[R, T, D]`, into the horizon of each channel, `[B, C, H, Q]`.
 
         The effect of a covariate on a step is bilinear: in features of the step's covariates, and in how strongly
         the window says that these act here.

@@ -56,7 +56,7 @@ class StreamingGeneration(GenerationMixin):
         """Prepare a call of `forward`; of a text that comes with a state only what is new.
 
         Args:
-            input_ids: all ids so far, `[B, N]`.
+            input_ids: all ids so far, `[B, T]`.
             next_sequence_length: how many of them are to be read; None for all.
             cache: the state.
             is_first_iteration: whether this is the prompt.
@@ -139,7 +139,7 @@ def _read_text(state: MemoryState, sequences: Tensor) -> Tensor | None:
 
 
 def _known(ids: Tensor, state: MemoryState) -> int:
-    """Tell how many of the ids `[B, N]` of a prompt the state has read.
+    """Tell how many of the ids `[B, T]` of a prompt the state has read.
 
     Raises:
         ValueError: the state is of a beam search.

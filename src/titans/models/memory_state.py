@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor, nn
 
-from titans.models.origin import Origin
+from titans.models.provenance import Provenance
 from titans.state import SegmentState, State
 
 
@@ -21,13 +21,13 @@ class MemoryState(State, frozen=False):  # not frozen, because `generate` marks 
     Args:
         layers: the states of each block's mixers.
         tokens: positions read so far, padding included.
-        origin: the model that made the state; None where that is not known, as after pickling.
+        provenance: the model that made the state; None where that is not known, as after pickling.
         segment: what RMT carries from segment to segment; None in other models.
     """
 
     layers: list[list[Any]]
     tokens: int
-    origin: Origin | None = None
+    provenance: Provenance | None = None
     segment: SegmentState | None = None
 
     is_compileable = False

@@ -35,7 +35,7 @@ def _memory(config: StackConfig, persistent_tokens: int, fixed: Mapping[str, Any
         "momentum": config.memory_momentum,
         "forgetting": config.memory_forgetting,
         "channelwise_forgetting": config.memory_channelwise_forgetting,
-        "convolution": config.memory_convolution,
+        "use_short_conv": config.memory_convolution,
         "gates": config.memory_gates,
         "persistent_tokens": persistent_tokens,
         "limit_steps": config.memory_limit_steps,
@@ -64,7 +64,7 @@ def _recurrence(layer: Callable[..., Mixer], config: StackConfig, **options: Any
 
 def _mamba2(config: StackConfig) -> Mixer:
     assert config.memory_heads is not None  # set by the configuration
-    return _recurrence(Mamba2, config, state_width=config.hidden_size // config.memory_heads)  # states as RetNet's
+    return _recurrence(Mamba2, config, state_size=config.hidden_size // config.memory_heads)  # states as RetNet's
 
 
 MIXERS: dict[str, Callable[[StackConfig], Mixer]] = {
@@ -78,8 +78,8 @@ MIXERS: dict[str, Callable[[StackConfig], Mixer]] = {
     "ttt_mlp": lambda config: _memory(config, 0, ttt.MLP),
     "retention": lambda config: _recurrence(Retention, config),
     "gated_linear_attention": lambda config: _recurrence(GatedLinearAttention, config),
-    "delta_net": lambda config: _recurrence(DeltaNet, config, convolution=config.memory_convolution),
-    "gated_delta_net": lambda config: _recurrence(GatedDeltaNet, config, convolution=config.memory_convolution),
+    "delta_net": lambda config: _recurrence(DeltaNet, config, use_short_conv=config.memory_convolution),
+    "gated_delta_net": lambda config: _recurrence(GatedDeltaNet, config, use_short_conv=config.memory_convolution),
     "mamba": lambda config: Mamba(config.hidden_size),
     "mamba2": _mamba2,
 }

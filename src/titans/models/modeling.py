@@ -49,22 +49,22 @@ class TitansModel(TitansStack):
         """Read the next tokens of a stream.
 
         Args:
-            input_ids: tokens `[B, N]`, of any length.
-            attention_mask: 1 for tokens, 0 for padding on either side, `[B, N]`; where it is longer, its last N
+            input_ids: tokens `[B, T]`, of any length.
+            attention_mask: 1 for tokens, 0 for padding on either side, `[B, T]`; where it is longer, its last N
                 columns count. Padding changes neither state nor the outputs of other tokens.
             cache: the state that an earlier call handed out, to continue its stream; it is not modified. None starts a
                 new stream.
             past_key_values: another name for `cache`.
-            inputs_embeds: embeddings `[B, N, D]` in place of `input_ids`.
+            inputs_embeds: embeddings `[B, T, D]` in place of `input_ids`.
             use_cache: return the state. Default: the configuration's in evaluation, False in training.
-            position_ids: `[B, N]` or `[1, N]`; checked only: they must rise by one from token to token, since the
+            position_ids: `[B, T]` or `[1, T]`; checked only: they must rise by one from token to token, since the
                 model counts for itself.
             output_hidden_states: return all hidden states. Default: the configuration's, False.
             output_attentions: refused, there and in the configuration.
             **kwargs: ignored, but for `return_dict` (False: a tuple) and those of packed rows, which are refused.
 
         Returns:
-            `last_hidden_state` `[B, N, D]`; with `use_cache` the state after the last token as `cache`; with
+            `last_hidden_state` `[B, T, D]`; with `use_cache` the state after the last token as `cache`; with
             `output_hidden_states` the embeddings and what each block puts out, the last normalised, as `hidden_states`.
 
         Raises:
@@ -163,7 +163,7 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
             cache: as in `TitansModel.forward`.
             past_key_values: as in `TitansModel.forward`.
             inputs_embeds: as in `TitansModel.forward`.
-            labels: `[B, N]`, usually `input_ids`; shifted here, -100 is ignored.
+            labels: `[B, T]`, usually `input_ids`; shifted here, -100 is ignored.
             use_cache: as in `TitansModel.forward`.
             logits_to_keep: compute logits of the last so many tokens only, or of the given positions; 0 for all.
             position_ids: as in `TitansModel.forward`.
@@ -172,7 +172,7 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
             **kwargs: as in `TitansModel.forward`; those of the loss (`num_items_in_batch`) go there.
 
         Returns:
-            `logits` `[B, N, vocab_size]`; `loss`, the mean cross-entropy in nats, with labels; `cache`, the state;
+            `logits` `[B, T, vocab_size]`; `loss`, the mean cross-entropy in nats, with labels; `cache`, the state;
             `hidden_states` as of `TitansModel.forward`.
 
         Raises:

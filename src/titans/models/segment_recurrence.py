@@ -66,14 +66,14 @@ class SegmentRecurrence(nn.Module):
 
         Args:
             run: the blocks and the final norm, whose outputs come last.
-            x: tokens `[B, N, D]`.
+            x: tokens `[B, T, D]`.
             states: of the blocks, in the open segment.
             segment: the memory tokens and the place in the segment.
-            mask: `[B, N]`, bool, False for padding; None for none.
+            mask: `[B, T]`, bool, False for padding; None for none.
             fresh: the states in which the blocks start a segment.
 
         Returns:
-            What `run` puts out, `[B, N, D]` each, and both states after the last token.
+            What `run` puts out, `[B, T, D]` each, and both states after the last token.
         """
         alignment = chunk_alignment(segment.offset, mask, x.shape[0], x.shape[1], self.segment_length, x.device)
         memory, parts = segment.memory, []

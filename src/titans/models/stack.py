@@ -24,7 +24,7 @@ from titans.layers.time_step import TimeStep
 from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.mixers import MIXERS
-from titans.models.origin import Origin
+from titans.models.provenance import Provenance
 from titans.models.segment_recurrence import SegmentRecurrence
 from titans.state import SegmentState, State
 
@@ -46,7 +46,7 @@ INITIALISED = (
 class Reading(NamedTuple):
     """What `TitansStack.read` returns."""
 
-    hidden: Tensor  # [B, N, D], normalised
+    hidden: Tensor  # [B, T, D], normalised
     state: MemoryState | None
     all_hidden: tuple[Tensor, ...] | None  # what enters each block, then `hidden`
 
@@ -69,7 +69,7 @@ class TitansBlock(GradientCheckpointingLayer):
         return [mixer.initial_state(batch_size) for mixer in mixers]
 
     def forward(self, hidden: Tensor, states: list[State] | None, mask: Tensor | None) -> tuple[Tensor, list[State]]:
-        """Transform `hidden` `[B, N, D]`, continuing from the states of the block's mixers (None: a new stream)."""
+        """Transform `hidden` `[B, T, D]`, continuing from the states of the block's mixers (None: a new stream)."""
         if states is not None and len(states) != len(self.mixers):
             raise ValueError(
                 f"the state comes from another configuration: its blocks have {len(states)} mixers, "
@@ -118,7 +118,7 @@ class TitansStack(TitansPreTrainedModel):
     def initial_state(self, batch_size: int) -> MemoryState:
         """Return the state before the first token of `batch_size` streams, persistent tokens already read."""
         segment = None if self.recurrence is None else self.recurrence.initial_state(batch_size)
-        return MemoryState(self._initial_states(batch_size), 0, Origin.of(self), segment)
+        return MemoryState(self._initial_states(batch_size), 0, Provenance.of(self), segment)
 
     def empty_state(self, batch_size: int) -> MemoryState:
         """Return a state of the structure and sizes that this model's states have, for no use but to compare."""
@@ -142,9 +142,9 @@ class TitansStack(TitansPreTrainedModel):
         """Read the next vectors of a stream.
 
         Args:
-            hidden: `[B, N, D]`.
+            hidden: `[B, T, D]`.
             state: what an earlier call handed out; None starts a new stream.
-            mask: `[B, N]`, bool, False for padding; None for none.
+            mask: `[B, T]`, bool, False for padding; None for none.
             use_cache: return the state. Default: the configuration's in evaluation, False in training.
             output_hidden_states: return what enters each block, too. Default False.
 
@@ -166,7 +166,7 @@ class TitansStack(TitansPreTrainedModel):
         use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
         self._check_checkpointing(state, use_cache)
         tokens = hidden.shape[1] + (0 if state is None else state.tokens)
-        origin = Origin.of(self, None if state is None else state.origin) if use_cache else None
+        provenance = Provenance.of(self, None if state is None else state.provenance) if use_cache else None
         layers = None if state is None else state.layers
         segment, run = None, partial(self._run, output_hidden_states)
         if self.recurrence is None:
@@ -176,7 +176,7 @@ class TitansStack(TitansPreTrainedModel):
             fresh = self._initial_states(batch)
             segment = self.recurrence.initial_state(batch) if state is None else state.segment
             seen, layers, segment = self.recurrence(run, hidden, layers or fresh, segment, mask, fresh)
-        final = MemoryState(layers, tokens, origin, segment) if use_cache else None
+        final = MemoryState(layers, tokens, provenance, segment) if use_cache else None
         return Reading(seen[-1], final, tuple(seen) if output_hidden_states else None)
 
     def _check_checkpointing(self, state: MemoryState | None, use_cache: bool) -> None:

@@ -42,7 +42,7 @@ class WriteGates:
         self._seen.clear()
 
     def _see(self, layer: NeuralMemory, module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        self._seen[layer].append(logits[..., : layer.heads].float().sigmoid().flatten(0, -2))
+        self._seen[layer].append(logits[..., : layer.num_heads].float().sigmoid().flatten(0, -2))
 
     def take_spread(self) -> Tensor:
         """Return how evenly tokens were written since the last call, and forget what was seen.

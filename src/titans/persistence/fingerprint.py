@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from titans.models.configuration import StackConfig
-from titans.models.origin import weights_version
+from titans.models.provenance import weights_version
 
 # Fields that no state depends on: the head, the tokenizer's business, and how the weights once came about.
 _IRRELEVANT = {

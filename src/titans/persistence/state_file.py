@@ -19,7 +19,7 @@ from torch import Tensor
 from titans.errors import TitansError
 from titans.io import atomic
 from titans.models.memory_state import MemoryState
-from titans.models.origin import Origin
+from titans.models.provenance import Provenance
 from titans.persistence.errors import FingerprintError, StateFileError
 from titans.persistence.fingerprint import base, differences, fingerprint, is_of, relevant_config, tensors_digest
 from titans.persistence.tree import flatten, unflatten
@@ -60,7 +60,7 @@ class Header:
 def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
     """Write a state file; see `MemoryState.save`."""
     path = Path(path)
-    model = None if state.origin is None else state.origin.model()
+    model = None if state.provenance is None else state.provenance.model()
     if model is None:
         raise TitansError(
             "this state cannot be saved because its model is gone or unknown: "
@@ -92,7 +92,7 @@ def dump(state: MemoryState, model: Any, *, created: str | None = None) -> bytes
 
     Args:
         state: the state, on any device.
-        model: the model that made it, of which a state whose origin is not known is taken to be.
+        model: the model that made it, of which a state whose provenance is not known is taken to be.
         created: when the first state of this memory was saved. Default: now.
 
     Returns:
@@ -103,7 +103,7 @@ def dump(state: MemoryState, model: Any, *, created: str | None = None) -> bytes
         StateFileError: the state holds what no state of this model does, such as NaN.
     """
     inner: Any = base(model)
-    _check_origin(state.origin, inner)
+    _check_provenance(state.provenance, inner)
     entries = dict(flatten(state))
     try:
         unflatten(entries, inner)  # what cannot be read back is not written
@@ -155,7 +155,7 @@ def parse(data: bytes, model: Any, *, force: bool = False) -> tuple[MemoryState,
         raise StateFileError(
             f"the state does not fit this model, because {error}: load the model that made it, or start a new memory"
         ) from error
-    state = dataclasses.replace(state.to(inner.device), origin=Origin.of(inner))
+    state = dataclasses.replace(state.to(inner.device), provenance=Provenance.of(inner))
     return state, header
 
 
@@ -246,12 +246,12 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
     return tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
 
 
-def _check_origin(origin: Origin | None, model: Any) -> None:
-    if origin is None:
+def _check_provenance(provenance: Provenance | None, model: Any) -> None:
+    if provenance is None:
         return
-    if origin.model() is not model:
+    if provenance.model() is not model:
         raise TitansError("this state was made by another model: save it with the model that made it")
-    if origin.is_stale():
+    if provenance.is_stale():
         raise TitansError(
             "the model's weights have changed since this state's stream began, so that no weights belong to it: "
             "start a new stream and save that"

@@ -15,7 +15,7 @@ from typing import Any
 from titans.errors import TitansError
 from titans.io.atomic import SUFFIX
 from titans.models.memory_state import MemoryState
-from titans.models.origin import Origin
+from titans.models.provenance import Provenance
 from titans.persistence.cache import Cache
 from titans.persistence.errors import ConflictError, LimitError, StateFileError, StoreError
 from titans.persistence.fingerprint import base, fingerprint
@@ -325,7 +325,7 @@ class MemoryStore:
         header = read_header(lambda start, end: data[start:end], len(data))
         info = place.describe(written, header, self._model)
         copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
-        self._keep(dataclasses.replace(copy, origin=Origin.of(self._model)), info)
+        self._keep(dataclasses.replace(copy, provenance=Provenance.of(self._model)), info)
         return info
 
     def _check_size(self, size: int) -> None:

@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 
-class Origin:
+class Provenance:
     """The model that made a state, and how often its weights had been changed by then.
 
-    Origins of one model are equal, whatever became of its weights. In a state, an origin is a part of the structure
-    and no leaf: states of two models cannot be mixed. It keeps no model alive and is not pickled.
+    Provenances of one model are equal, whatever became of its weights. In a state, a provenance is a part of the
+    structure and no leaf: states of two models cannot be mixed. It keeps no model alive and is not pickled.
 
     Args:
         model: the model.
@@ -26,16 +26,16 @@ class Origin:
         self.version = version
 
     @classmethod
-    def of(cls, model: nn.Module, before: Origin | None = None) -> Origin:
+    def of(cls, model: nn.Module, before: Provenance | None = None) -> Provenance:
         """Name the model that hands out a state.
 
         Args:
             model: the model, as it is now.
-            before: the origin of the state that it went on from. If that is this model, it stays: a stream that began
-                under other weights remains marked as such.
+            before: the provenance of the state that it went on from. If that is this model, it stays: a stream that
+                began under other weights remains marked as such.
 
         Returns:
-            The origin of the new state.
+            The provenance of the new state.
         """
         if torch.compiler.is_compiling():
             return cls(model, None)  # a version would be a constant of the graph
@@ -49,7 +49,7 @@ class Origin:
         return model is not None and self.version is not None and self.version != weights_version(model)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Origin) and self.model is other.model  # a model has one weak reference
+        return isinstance(other, Provenance) and self.model is other.model  # a model has one weak reference
 
     def __hash__(self) -> int:
         return id(self.model)
@@ -62,7 +62,7 @@ class Origin:
 
 
 def _unknown() -> None:
-    """Stand for an origin in a pickle."""
+    """Stand for a provenance in a pickle."""
 
 
 torch.serialization.add_safe_globals([_unknown])
@@ -70,10 +70,10 @@ torch.serialization.add_safe_globals([_unknown])
 
 # A node without leaves, kept as it is by whatever maps, joins or compiles states.
 pytree.register_pytree_node(
-    Origin,
-    lambda origin: ([], origin),
-    lambda _, origin: origin,
-    flatten_with_keys_fn=lambda origin: ([], origin),
+    Provenance,
+    lambda provenance: ([], provenance),
+    lambda _, provenance: provenance,
+    flatten_with_keys_fn=lambda provenance: ([], provenance),
 )
 
 
