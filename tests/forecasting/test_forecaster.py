@@ -46,10 +46,10 @@ def fitted():
 def restart(fitted, frames):
     """The same weights and scales, after reading other rows."""
     twin = copy.copy(fitted)
-    twin.stream, twin.ledger = ForecastStream(fitted.model, 2), copy.copy(fitted.ledger)
-    object.__setattr__(twin.ledger, "last", pd.DatetimeIndex([TIMES[0], TIMES[20]]) - pd.Timedelta("1h"))
-    object.__setattr__(twin.ledger, "low", np.full(2, np.inf))
-    object.__setattr__(twin.ledger, "high", np.full(2, -np.inf))
+    twin.stream, twin.series_state = ForecastStream(fitted.model, 2), copy.copy(fitted.series_state)
+    object.__setattr__(twin.series_state, "last", pd.DatetimeIndex([TIMES[0], TIMES[20]]) - pd.Timedelta("1h"))
+    object.__setattr__(twin.series_state, "low", np.full(2, np.inf))
+    object.__setattr__(twin.series_state, "high", np.full(2, -np.inf))
     for part in frames:
         twin.update(part)
     return twin
@@ -77,11 +77,14 @@ def test_several_intervals_and_none():
 def test_fit_reads_the_whole_series_as_a_stream_does(fitted):
     y = frame("a")["y"].to_numpy()
     stream = ForecastStream(fitted.model)
-    scaled = (y - fitted.ledger.mean[0]) / fitted.ledger.std[0]
+    scaled = (y - fitted.series_state.mean[0]) / fitted.series_state.std[0]
     stream.update(torch.tensor(scaled, dtype=torch.float32)[:, None])
-    expected = stream.forecast().prediction.flatten().double().numpy() * fitted.ledger.std[0] + fitted.ledger.mean[0]
+    expected = (
+        stream.forecast().prediction.flatten().double().numpy() * fitted.series_state.std[0]
+        + fitted.series_state.mean[0]
+    )
     np.testing.assert_allclose(fitted.predict()[NAME][:4], expected, rtol=1e-5, atol=1e-5)
-    assert fitted.ledger.mean[0] == pytest.approx(y[:63].mean())  # the last tenth is for validation
+    assert fitted.series_state.mean[0] == pytest.approx(y[:63].mean())  # the last tenth is for validation
 
 
 @given(cuts=st.lists(st.integers(1, 69), max_size=6, unique=True), shuffle=st.booleans())
@@ -223,7 +226,7 @@ def test_a_known_covariate_that_decides_is_used():
     model.update(data[240:250])
     later = model.predict(future)
     assert np.abs(later[NAME] - data["y"][250:254].to_numpy()).mean() < 0.6
-    with pytest.raises(TitansError, match="give future_df with the columns unique_id, ds, sign"):
+    with pytest.raises(TitansError, match="give futr_df with the columns unique_id, ds, sign"):
         model.predict()
     with pytest.raises(TitansError, match=r'lacks sign of the series "a" at 2024-01-11 12:00:00'):
         model.predict(future[:12])

@@ -213,7 +213,7 @@ def test_a_forecaster_goes_on_over_a_change_of_clocks(zone, clock, end, tmp_path
     )
     later = whole.tz_localize(zone, ambiguous=np.zeros(70, bool), nonexistent=pd.Timedelta("1h"))
     model = TitansForecaster(7, future_covariates=["x"], **QUICK).fit(df[:50])
-    assert model.ledger.frequency == "D"
+    assert model.series_state.frequency == "D"
     expected = list(df.ds[50:57])
     assert list(model.predict(df[50:57]).ds) == expected
     near = model.predict(df.assign(ds=later)[50:57])  # a time that does not exist, written in the other way
@@ -224,7 +224,7 @@ def test_a_forecaster_goes_on_over_a_change_of_clocks(zone, clock, end, tmp_path
     model.update(df.assign(ds=later)[50:60]).update(df[60:63])
     assert list(model.predict(df[63:]).ds) == list(df.ds[63:])
     assert list(model.cutoffs) == [df.ds[62]]
-    assert model.ledger.steps.tolist() == [63]
+    assert model.series_state.steps.tolist() == [63]
     model.save(tmp_path)
     assert list(TitansForecaster.load(tmp_path).cutoffs) == [df.ds[62]]
 
@@ -246,9 +246,9 @@ def test_what_earlier_versions_saved_is_read(zone):
     folder = pytest.importorskip("titans.forecasting.forecaster_folder")
     times = local(pd.date_range("2024-01-01 02:30", periods=50, freq="D"), zone)
     forecaster = pytest.importorskip("titans.forecasting.forecaster").TitansForecaster(3, **QUICK)
-    ledger = forecaster.fit(pd.DataFrame({"unique_id": "a", "ds": times, "y": np.arange(50.0)})).ledger
-    written = folder._write_ledger(ledger)
-    assert list(folder._read_ledger(written).ends) == [times[-1]]
+    series_state = forecaster.fit(pd.DataFrame({"unique_id": "a", "ds": times, "y": np.arange(50.0)})).series_state
+    written = folder._write_series_state(series_state)
+    assert list(folder._read_series_state(written).ends) == [times[-1]]
     written["last"] = [int(times[-1:].as_unit(written["unit"]).asi8[0])]
     del written["clock"]
-    assert list(folder._read_ledger(written).horizon(3)[0]) == list(ledger.horizon(3)[0])
+    assert list(folder._read_series_state(written).horizon(3)[0]) == list(series_state.horizon(3)[0])

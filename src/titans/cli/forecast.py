@@ -42,18 +42,18 @@ def forecast(
 
     [bold]Example:[/] titans forecast sales.csv --horizon 28 --columns north,south --out report.html --csv next.csv
     """
-    from titans.forecasting.report import check_targets, write, write_csv
+    from titans.forecasting.forecast_page import check_targets, write, write_csv
 
     check_targets(out, csv, source=table)  # what cannot be written is known before the work is done
+    from titans.forecasting.forecast_report import forecast_table
     from titans.forecasting.frames import read_csv
-    from titans.forecasting.outcome import forecast as work
 
     read = read_csv(table, time_column)
     for note in read.notes:
         typer.echo(f"note: {note}")
     with progress_bar() as progress:
         task = progress.add_task("", total=1.0)
-        outcome = work(
+        report = forecast_table(
             read,
             horizon,
             columns=None if columns is None else _names(columns, list(read.frame.columns)),
@@ -64,12 +64,12 @@ def forecast(
             progress=lambda done, doing: progress.update(task, completed=done, description=doing),
         )
         progress.update(task, completed=1.0, description="drawing")
-        write(out, outcome, table.name)
+        write(out, report, table.name)
     if csv is not None:
-        write_csv(csv, outcome)
-    for note in outcome.table.notes[len(read.notes) :]:
+        write_csv(csv, report)
+    for note in report.table.notes[len(read.notes) :]:
         typer.echo(f"note: {note}")
-    for sentence in outcome.verdict():
+    for sentence in report.verdict():
         typer.echo(sentence)
     typer.echo(f"written: {', '.join(str(path) for path in (out, csv) if path is not None)}")
 

@@ -75,9 +75,9 @@ def backtest(
     _check_lengths(panel, held_out, horizon, windows)
     ends = [len(one.y) - held_out for one in panel.series]
     forecaster.fit(_rows(panel, [slice(end) for end in ends]), static_df, progress)
-    season_, ledger = season(panel.frequency), forecaster.ledger
-    assert ledger is not None  # it was fitted
-    means = dict(zip(ledger.covariates, ledger.covariate_mean, strict=True))  # what a missing covariate counts as
+    season_, state = season(panel.frequency), forecaster.series_state
+    assert state is not None  # it was fitted
+    means = dict(zip(state.covariates, state.covariate_mean, strict=True))  # what a missing covariate counts as
     parts = []
     for _ in range(windows):
         ahead = _rows(panel, [slice(end, end + horizon) for end in ends])

@@ -17,10 +17,10 @@ from titans.forecasting.arguments import check_levels, check_names, check_positi
 from titans.forecasting.backtest import Backtest, backtest
 from titans.forecasting.cleaning import listed
 from titans.forecasting.frequency import check_frequency
-from titans.forecasting.ledger import Ledger, Points, static_numbers
 from titans.forecasting.linear import start_linear
 from titans.forecasting.long_frames import ID, TIME, regular, without_short
 from titans.forecasting.seasons import season
+from titans.forecasting.series_state import Points, SeriesState, static_numbers
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import History, fit
 from titans.forecasting.windows import MINIMUM_POINTS, PanelStreams, stream_step
@@ -103,7 +103,7 @@ class TitansForecaster:
         self.history: History | None = None
         self.notes: list[str] = []
         """What the last call of `fit`, `update` or `backtest` did to the data, one sentence each."""
-        self.ledger: Ledger | None = None
+        self.series_state: SeriesState | None = None
         self.stream: ForecastStream | None = None
         self._check()
 
@@ -148,8 +148,8 @@ class TitansForecaster:
         lengths = [len(one.y) for one in panel.series]
         self._check_lengths({one.unique_id: int(np.isfinite(one.y).sum()) for one in panel.series}, max(lengths))
         until = [self._learned(length) for length in lengths]
-        ledger, points = Ledger.open(panel, self.future_covariates, until, season(panel.frequency))
-        static = static_numbers(static_df, ledger.ids)
+        state, points = SeriesState.open(panel, self.future_covariates, until, season(panel.frequency))
+        static = static_numbers(static_df, state.ids)
         length = self.context_length or self._default_length(lengths, panel.frequency)
         windows = min(self.windows, max((max(until) - self.horizon) // length, 1))
         config = self._configure(length, 0 if static is None else static.shape[1])
@@ -158,16 +158,22 @@ class TitansForecaster:
             model = TitansForForecasting(config)
         history = self._train(model, points, static, windows, until, progress)
         model.train(False)
-        stream = ForecastStream(model, len(ledger.ids), memory=windows > 1, static_covariates=static)
+        stream = ForecastStream(model, len(state.ids), memory=windows > 1, static_covariates=static)
         _feed(stream, points)
-        self.model, self.history, self.ledger, self.stream, self.notes = model, history, ledger, stream, panel.notes
+        self.model, self.history, self.series_state, self.stream, self.notes = (
+            model,
+            history,
+            state,
+            stream,
+            panel.notes,
+        )
         return self
 
-    def predict(self, future_df: pd.DataFrame | None = None) -> pd.DataFrame:
+    def predict(self, futr_df: pd.DataFrame | None = None) -> pd.DataFrame:
         """Forecast what follows the last row read of each series.
 
         Args:
-            future_df: unique_id, ds and the future covariates, where there are some, for the next H steps of each
+            futr_df: unique_id, ds and the future covariates, where there are some, for the next H steps of each
                 series; further rows and columns are ignored.
 
         Returns:
@@ -177,13 +183,13 @@ class TitansForecaster:
         Raises:
             TitansError: `fit` was not called, or a covariate is missing.
         """
-        ledger, stream = self._fitted()
-        output = stream.forecast(ledger.known(future_df, self.horizon))
+        state, stream = self._fitted()
+        output = stream.forecast(state.known(futr_df, self.horizon))
         assert output.prediction is not None  # always there
         levels = output.prediction if output.quantiles is None else output.quantiles.squeeze(2)  # [S, H, Q]
-        values = ledger.unscaled(levels)
-        times = ledger.horizon(self.horizon)
-        frame = pd.DataFrame({ID: np.repeat(pd.Index(ledger.ids), self.horizon), TIME: times[0].append(times[1:])})
+        values = state.unscaled(levels)
+        times = state.horizon(self.horizon)
+        frame = pd.DataFrame({ID: np.repeat(pd.Index(state.ids), self.horizon), TIME: times[0].append(times[1:])})
         quantiles = self.quantiles or [0.5]
         frame[NAME] = values[..., quantiles.index(0.5)].ravel()
         for below in reversed(range(quantiles.index(0.5))):
@@ -207,12 +213,12 @@ class TitansForecaster:
             TitansError: `fit` was not called, or a row is of an unknown series, not later than what was read, or off
                 the grid of time. Nothing is read then.
         """
-        ledger, stream = self._fitted()
+        state, stream = self._fitted()
         notes: list[str] = []
-        ledger, points = ledger.read(df, notes)
+        state, points = state.read(df, notes)
         stream = stream.fork()  # so that an interruption leaves all as it was
         _feed(stream, points)
-        self.ledger, self.stream, self.notes = ledger, stream, notes
+        self.series_state, self.stream, self.notes = state, stream, notes
         return self
 
     def backtest(
@@ -326,10 +332,10 @@ class TitansForecaster:
             progress=progress,
         )
 
-    def _fitted(self) -> tuple[Ledger, ForecastStream]:
-        if self.ledger is None or self.stream is None:
+    def _fitted(self) -> tuple[SeriesState, ForecastStream]:
+        if self.series_state is None or self.stream is None:
             raise TitansError("this forecaster has read nothing yet: call fit first, or load one that was saved")
-        return self.ledger, self.stream
+        return self.series_state, self.stream
 
     def _learned(self, steps: int) -> int:
         """How many steps of a series are learned from; the others are for validation."""

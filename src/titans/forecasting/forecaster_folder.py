@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.ledger import Ledger
+from titans.forecasting.series_state import SeriesState
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.time_zones import to_naive
 from titans.io import atomic
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from titans.forecasting.forecaster import TitansForecaster
 
 INDEX = "forecaster.json"
-FORMAT, VERSION = "titans-forecaster", 1
+FORMAT, VERSION = "titans-forecaster", 2
 _CONFIG, _WEIGHTS, _STREAM = "config.json", "model.safetensors", "stream.safetensors"
 _FLOATS = ("mean", "std", "low", "high", "covariate_mean", "covariate_std", "profile")
 _REMEDY = "use a copy that is whole, or fit again"
@@ -42,8 +42,8 @@ _REMEDY = "use a copy that is whole, or fit again"
 def save(forecaster: TitansForecaster, folder: str | os.PathLike[str]) -> None:
     """Write a forecaster; see `TitansForecaster.save`."""
     folder = Path(folder)
-    ledger, stream = forecaster._fitted()
-    content = {"settings": forecaster.settings, "ledger": _write_ledger(ledger)}
+    state, stream = forecaster._fitted()
+    content = {"settings": forecaster.settings, "series": _write_series_state(state)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = _parts(folder)
@@ -76,15 +76,15 @@ def load(kind: type[TitansForecaster], folder: str | os.PathLike[str]) -> Titans
         model = TitansForForecasting(config)
         model.load_state_dict(safetensors.torch.load(files[_WEIGHTS]))
         model.train(False)
-        ledger = _read_ledger(index["ledger"])
+        state = _read_series_state(index["series"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
         if isinstance(error, TitansError):
             raise TitansError(f"{folder}: {error}") from error
         raise TitansError(f"the forecaster in {folder} is damaged ({_short(error)}): {_REMEDY}") from error
     stream = ForecastStream.load(part / _STREAM, model)
-    if len(stream.seen) != len(ledger.ids) or config.num_future_covariates != len(ledger.covariates):
+    if len(stream.seen) != len(state.ids) or config.num_future_covariates != len(state.covariates):
         raise TitansError(f"the forecaster in {folder} is damaged (its parts do not fit together): {_REMEDY}")
-    forecaster.model, forecaster.ledger, forecaster.stream = model, ledger, stream
+    forecaster.model, forecaster.series_state, forecaster.stream = model, state, stream
     return forecaster
 
 
@@ -129,28 +129,28 @@ def _parts(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if re.fullmatch(r"[0-9a-f]{32}", path.name) and path.is_dir()]
 
 
-def _write_ledger(ledger: Ledger) -> dict[str, Any]:
-    last = ledger.last
+def _write_series_state(state: SeriesState) -> dict[str, Any]:
+    last = state.last
     dates = isinstance(last, pd.DatetimeIndex)
     written = {
-        "ids": [_plain(name) for name in ledger.ids],
-        "frequency": ledger.frequency,
+        "ids": [_plain(name) for name in state.ids],
+        "frequency": state.frequency,
         "clock": [int(time) for time in (last.asi8 if dates else last)],
         "unit": last.unit if dates else None,
-        "zone": None if ledger.zone is None else str(ledger.zone),
-        "covariates": ledger.covariates,
-        "steps": ledger.steps.tolist(),
-        **{name: getattr(ledger, name).tolist() for name in _FLOATS},
+        "zone": None if state.zone is None else str(state.zone),
+        "covariates": state.covariates,
+        "steps": state.steps.tolist(),
+        **{name: getattr(state, name).tolist() for name in _FLOATS},
     }
     try:
-        same = bool((_read_ledger(written).ends == ledger.ends).all())
+        same = bool((_read_series_state(written).ends == state.ends).all())
     except (ValueError, KeyError, TypeError) as error:  # a time zone that has no name
-        raise TitansError(f"the time zone {ledger.zone} cannot be saved: convert ds to a named one") from error
+        raise TitansError(f"the time zone {state.zone} cannot be saved: convert ds to a named one") from error
     assert same  # what is written is what is read
     return written
 
 
-def _read_ledger(written: dict[str, Any]) -> Ledger:
+def _read_series_state(written: dict[str, Any]) -> SeriesState:
     zone, earlier = written["zone"], "clock" not in written  # until then, "last" was in UTC
     last = pd.Index(np.array(written["last" if earlier else "clock"], dtype=np.int64))
     if written["unit"] is not None:
@@ -160,12 +160,12 @@ def _read_ledger(written: dict[str, Any]) -> Ledger:
             last = to_naive(last.tz_localize("UTC").tz_convert(zone), written["frequency"]) if earlier else last
     numbers: dict[str, Any] = {name: np.array(written[name], dtype=np.float64) for name in _FLOATS}
     names = {name: written[name] for name in ("ids", "frequency", "covariates")}
-    ledger = Ledger(**names, last=last, zone=zone, steps=np.array(written["steps"], dtype=np.int64), **numbers)
-    series, covariates = (len(ledger.ids),), (len(ledger.covariates),)
-    expected = [series] * 4 + [covariates] * 2 + [(*series, max(ledger.profile.shape[-1], 1))]
-    if ledger.steps.shape != series or last.shape != series or [numbers[name].shape for name in _FLOATS] != expected:
+    state = SeriesState(**names, last=last, zone=zone, steps=np.array(written["steps"], dtype=np.int64), **numbers)
+    series, covariates = (len(state.ids),), (len(state.covariates),)
+    expected = [series] * 4 + [covariates] * 2 + [(*series, max(state.profile.shape[-1], 1))]
+    if state.steps.shape != series or last.shape != series or [numbers[name].shape for name in _FLOATS] != expected:
         raise ValueError("its parts do not fit together")
-    return ledger
+    return state
 
 
 def _plain(name: object) -> str | int | float | bool:

@@ -38,7 +38,7 @@ class Points:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ledger:
+class SeriesState:
     """The series that a forecaster follows.
 
     Args:
@@ -74,7 +74,7 @@ class Ledger:
     @classmethod
     def open(
         cls, panel: Panel, covariates: Sequence[str], lengths: Sequence[int], season: int
-    ) -> tuple[Ledger, Points]:
+    ) -> tuple[SeriesState, Points]:
         """Begin with the series of a panel.
 
         Args:
@@ -84,7 +84,7 @@ class Ledger:
             season: steps of a season.
 
         Returns:
-            The ledger, and the points of the panel.
+            The state, and the points of the panel.
 
         Raises:
             TitansError: the panel lacks a covariate.
@@ -103,7 +103,7 @@ class Ledger:
         std = np.sqrt(np.square(np.where(given, together - mean, 0.0)).sum(0) / count)
         times = [to_naive(one.times, panel.frequency)[-1:] for one in panel.series]
         scales = np.array([np.nanmean(part) for part in learned]), np.array(spread_)
-        ledger = cls(
+        state = cls(
             ids=[one.unique_id for one in panel.series],
             frequency=panel.frequency,
             last=times[0].append(times[1:]),
@@ -121,11 +121,11 @@ class Ledger:
             covariate_std=np.where(std > 0, std, 1.0),
         )
         numbers = enumerate(zip((one.y for one in panel.series), known, strict=True))
-        values = [(ledger._scaled(y, series), ledger._scaled_covariates(given)) for series, (y, given) in numbers]
-        ledger = dataclasses.replace(ledger, steps=np.array([len(one.y) for one in panel.series]))
-        return ledger, Points([value for value, _ in values], [covariate for _, covariate in values])
+        values = [(state._scaled(y, series), state._scaled_covariates(given)) for series, (y, given) in numbers]
+        state = dataclasses.replace(state, steps=np.array([len(one.y) for one in panel.series]))
+        return state, Points([value for value, _ in values], [covariate for _, covariate in values])
 
-    def read(self, frame: pd.DataFrame, notes: list[str]) -> tuple[Ledger, Points]:
+    def read(self, frame: pd.DataFrame, notes: list[str]) -> tuple[SeriesState, Points]:
         """Continue the series with new rows; steps without a row are missing values.
 
         Args:
@@ -133,7 +133,7 @@ class Ledger:
             notes: what was done to the data is added here.
 
         Returns:
-            The ledger after these rows, and the new points.
+            The state after these rows, and the new points.
 
         Raises:
             TitansError: a row of an unknown series, one that is not later than what was read, or one off the grid.
@@ -158,14 +158,14 @@ class Ledger:
                 new[number] = spread(rows.values[members][:, [0, *(1 + np.array(columns, int))]], steps - 1, steps[-1])
                 last[number] = future_times(last[number], self.frequency, int(steps[-1]))[-1:]
         values = [self._scaled(one[:, 0], number) for number, one in enumerate(new)]
-        ledger = dataclasses.replace(
+        state = dataclasses.replace(
             self,
             last=last[0].append(last[1:]),
             steps=self.steps + np.array([len(one) for one in new], dtype=np.int64),
             low=np.array([np.fmin.reduce(one[:, 0], initial=low) for one, low in zip(new, self.low, strict=True)]),
             high=np.array([np.fmax.reduce(one[:, 0], initial=high) for one, high in zip(new, self.high, strict=True)]),
         )
-        return ledger, Points(values, [self._scaled_covariates(one[:, 1:]) for one in new])
+        return state, Points(values, [self._scaled_covariates(one[:, 1:]) for one in new])
 
     @property
     def ends(self) -> pd.Index:
@@ -198,12 +198,12 @@ class Ledger:
         if frame is None or not isinstance(frame, pd.DataFrame) or (set(needed) - set(frame.columns)):
             found = "none was given" if frame is None else f"it has {listed(list(getattr(frame, 'columns', ['none'])))}"
             raise TitansError(
-                f"the covariates {listed(self.covariates)} must be known for the next {steps:,} steps: give future_df "
+                f"the covariates {listed(self.covariates)} must be known for the next {steps:,} steps: give futr_df "
                 f"with the columns {', '.join(needed)} ({found})"
             )
         times = parse_times(frame[TIME], like=self.ends)
         if times is None or not times.known.all():
-            raise TitansError('the column "ds" of future_df holds no time, or not in every row')
+            raise TitansError('the column "ds" of futr_df holds no time, or not in every row')
         stamps, codes = self._like(times.index), frame[ID].to_numpy()
         columns = np.stack([_numbers(frame[name]) for name in self.covariates], 1)
         found_rows = []
@@ -212,13 +212,13 @@ class Ledger:
             ahead = steps_after(self.last[number : number + 1], stamps[members], self.frequency)
             members, ahead = members[ahead > 0], ahead[ahead > 0]
             if len(np.unique(ahead)) < len(ahead):
-                raise TitansError(f'future_df has two rows of the series "{name}" with one time: keep one')
+                raise TitansError(f'futr_df has two rows of the series "{name}" with one time: keep one')
             rows = pd.Index(ahead).get_indexer(np.arange(1, steps + 1))
             values = columns[members[rows]] if len(members) else np.full((steps, len(self.covariates)), np.nan)
             lacking = (rows < 0) | ~np.isfinite(values).all(1)
             if lacking.any():
                 raise TitansError(
-                    f'future_df lacks {listed(self.covariates)} of the series "{name}" at '
+                    f'futr_df lacks {listed(self.covariates)} of the series "{name}" at '
                     f"{wanted[int(lacking.argmax())]}: expected a number for each of the next {steps:,} steps"
                 )
             found_rows.append(self._scaled_covariates(values))
@@ -342,5 +342,5 @@ def _deviation(y: Floats) -> float:
 def _numbers(column: pd.Series) -> Floats:
     numbers = to_numbers(column)
     if numbers is None:
-        raise TitansError(f'the column "{column.name}" of future_df holds no numbers')
+        raise TitansError(f'the column "{column.name}" of futr_df holds no numbers')
     return numbers[0]

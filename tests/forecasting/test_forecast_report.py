@@ -1,4 +1,4 @@
-"""The outcome of forecasting a table, and its page: what it says is what was measured."""
+"""The report of forecasting a table, and its page: what it says is what was measured."""
 
 import dataclasses
 import html
@@ -11,10 +11,9 @@ import pandas as pd
 import pytest
 
 from titans.errors import TitansError
-from titans.forecasting import outcome as outcome_module
-from titans.forecasting import report
+from titans.forecasting import forecast_page, forecast_report
+from titans.forecasting.forecast_report import forecast_table
 from titans.forecasting.frames import Table
-from titans.forecasting.outcome import forecast
 from titans.forecasting.settings import IN_MINUTES
 
 HORIZON = 6
@@ -32,13 +31,13 @@ def table(channels=3, steps=150, index=None):
 @pytest.fixture(scope="module", autouse=True)
 def quick():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outcome_module, "IN_MINUTES", {"windows": 1, "epochs": 1})
+        patch.setattr(forecast_report, "IN_MINUTES", {"windows": 1, "epochs": 1})
         yield
 
 
 @pytest.fixture(scope="module")
-def outcome(quick):
-    return forecast(table(), HORIZON)
+def report(quick):
+    return forecast_table(table(), HORIZON)
 
 
 class Checker(HTMLParser):
@@ -62,68 +61,68 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_scores_are_those_of_the_forecasts(outcome):
-    frame = outcome.backtest.forecasts
+def test_scores_are_those_of_the_forecasts(report):
+    frame = report.backtest.forecasts
     assert frame["cutoff"].nunique() == 5  # a fifth of 150 rows
     one = frame[frame["unique_id"] == "c1"]
-    assert (one["y"].to_numpy() == outcome.table.frame["c1"].to_numpy()[-30:]).all()
+    assert (one["y"].to_numpy() == report.table.frame["c1"].to_numpy()[-30:]).all()
     expected = tuple((one[model] - one["y"]).abs().mean() for model in ("TitansForecaster", "SeasonalNaive"))
-    assert outcome.score("c1", "mae") == pytest.approx(expected)
-    mean = np.mean([outcome.score(f"c{i}", "mase") for i in range(3)], 0)
-    assert outcome.mase == pytest.approx(tuple(mean))
-    assert list(outcome.forecast["ds"].unique()) == list(pd.date_range("2020-01-07 06:00", periods=HORIZON, freq="h"))
+    assert report.score("c1", "mae") == pytest.approx(expected)
+    mean = np.mean([report.score(f"c{i}", "mase") for i in range(3)], 0)
+    assert report.mase == pytest.approx(tuple(mean))
+    assert list(report.forecast["ds"].unique()) == list(pd.date_range("2020-01-07 06:00", periods=HORIZON, freq="h"))
 
 
-def test_the_end_does_not_leak_into_its_forecasts(outcome):
+def test_the_end_does_not_leak_into_its_forecasts(report):
     changed = table()
     changed.frame.iloc[-30:] += 100.0
-    other = forecast(changed, HORIZON).backtest.forecasts
-    first = outcome.backtest.forecasts["cutoff"] == outcome.backtest.forecasts["cutoff"].min()
+    other = forecast_table(changed, HORIZON).backtest.forecasts
+    first = report.backtest.forecasts["cutoff"] == report.backtest.forecasts["cutoff"].min()
     columns = ["TitansForecaster", "TitansForecaster-lo-80", "SeasonalNaive"]
-    assert (outcome.backtest.forecasts[first][columns] == other[first][columns]).all(axis=None)
+    assert (report.backtest.forecasts[first][columns] == other[first][columns]).all(axis=None)
 
 
-def test_verdict_either_way(outcome):
-    ours, naive = outcome.mase
-    better = sum(mae < other for mae, other in (outcome.score(c, "mae") for c in outcome.channels))
-    first, *others = outcome.verdict()
+def test_verdict_either_way(report):
+    ours, naive = report.mase
+    better = sum(mae < other for mae, other in (report.score(c, "mae") for c in report.channels))
+    first, *others = report.verdict()
     word = "smaller" if ours < naive else "larger"
     assert f"{abs(1 - ours / naive):.1%} {word} than that of seasonal-naive" in first
     assert f"({ours:.3f}" in first.replace("scaled: ", "")
     assert f"smaller in {better} of 3 channels" in first
-    rows = outcome.backtest.by_series
+    rows = report.backtest.by_series
     swapped = rows.assign(model=rows["model"].map({"TitansForecaster": "SeasonalNaive"}).fillna("TitansForecaster"))
-    turned = dataclasses.replace(outcome, backtest=dataclasses.replace(outcome.backtest, by_series=swapped))
+    turned = dataclasses.replace(report, backtest=dataclasses.replace(report.backtest, by_series=swapped))
     says = ["Seasonal-naive is better" in " ".join(sentences) for sentences in (others, turned.verdict())]
     assert says == [ours >= naive, ours < naive]
-    assert ("verdict naive" in report.page(turned, "x")) != ("verdict naive" in report.page(outcome, "x"))
-    assert "ended by its time limit" in dataclasses.replace(outcome, cut=True).verdict()[-1]
+    assert ("verdict naive" in forecast_page.page(turned, "x")) != ("verdict naive" in forecast_page.page(report, "x"))
+    assert "ended by its time limit" in dataclasses.replace(report, cut=True).verdict()[-1]
 
 
-def test_page(outcome):
-    page = report.page(outcome, "<file>.csv")
+def test_page(report):
+    page = forecast_page.page(report, "<file>.csv")
     checked = Checker(page)
     assert not checked.open
     assert not checked.fetched
     assert "<h1>Forecast of &lt;file&gt;.csv</h1>" in page
     assert "a note with &lt;b&gt;" in page
     assert page.count("<svg ") == 3
-    for colour in report.VARIABLES:
+    for colour in forecast_page.VARIABLES:
         assert colour not in page
     cells = re.findall(r"<td>c1</td>" + r"<td>([^<]*)</td>" * 5, page)[0]
-    mae, naive = outcome.score("c1", "mae")
-    scaled = [report.number(value) for value in outcome.score("c1", "mase")]
-    assert cells[:4] == (report.number(mae), report.number(naive), *scaled)
+    mae, naive = report.score("c1", "mae")
+    scaled = [forecast_page.number(value) for value in report.score("c1", "mase")]
+    assert cells[:4] == (forecast_page.number(mae), forecast_page.number(naive), *scaled)
     assert float(cells[4].replace("−", "-").rstrip("%")) == pytest.approx(100 * (mae / naive - 1), abs=0.06)
-    for sentence in outcome.verdict():
+    for sentence in report.verdict():
         assert html.escape(sentence) in page
-    assert report.page(outcome, "<file>.csv") == page
+    assert forecast_page.page(report, "<file>.csv") == page
 
 
 def test_at_most_a_dozen_plots_and_names_that_mean_something_to_matplotlib():
     many = table(channels=14, steps=40)
     many.frame.columns = many.observed.columns = ["$x_{$", "_hidden", *(f"c{i}" for i in range(12))]
-    page = report.page(forecast(many, HORIZON), "x")
+    page = forecast_page.page(forecast_table(many, HORIZON), "x")
     assert page.count("<svg ") == 12
     assert "2 more in the table" in page
     assert "<td>c11</td>" in page
@@ -134,29 +133,29 @@ def test_whole_number_time_and_missing_and_constant():
     data = table(index=pd.RangeIndex(150, name="ds"))
     data.frame["c1"] = 7.0
     data.observed.iloc[100:110, 2] = False
-    outcome = forecast(data, HORIZON)
-    assert (outcome.forecast.query("unique_id == 'c1'")["TitansForecaster"] == 7).all()
-    assert math.isnan(outcome.score("c1", "mase")[1])
-    assert "This step of time has no usual season" in " ".join(outcome.verdict())
-    assert "of 2 channels" in outcome.verdict()[0] or "of 3 channels" in outcome.verdict()[0]
-    page = report.page(outcome, "x")
+    report = forecast_table(data, HORIZON)
+    assert (report.forecast.query("unique_id == 'c1'")["TitansForecaster"] == 7).all()
+    assert math.isnan(report.score("c1", "mase")[1])
+    assert "This step of time has no usual season" in " ".join(report.verdict())
+    assert "of 2 channels" in report.verdict()[0] or "of 3 channels" in report.verdict()[0]
+    page = forecast_page.page(report, "x")
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
-    none = forecast(dataclasses.replace(data, frame=data.frame[["c1"]], observed=data.observed[["c1"]]), HORIZON)
+    none = forecast_table(dataclasses.replace(data, frame=data.frame[["c1"]], observed=data.observed[["c1"]]), HORIZON)
     assert none.verdict()[0].startswith("No channel has errors to compare")
-    Checker(report.page(none, "x"))
+    Checker(forecast_page.page(none, "x"))
 
 
 def test_columns_and_refusals():
-    assert forecast(table(), HORIZON, columns=["c2"]).channels == ["c2"]
+    assert forecast_table(table(), HORIZON, columns=["c2"]).channels == ["c2"]
     with pytest.raises(TitansError, match="no column of numbers called x: there are c0, c1, c2"):
-        forecast(table(), HORIZON, columns=["x"])
+        forecast_table(table(), HORIZON, columns=["x"])
     with pytest.raises(
         TitansError, match="there are 15 steps of time, but a forecast of 6 and its back-test need at least 16"
     ):
-        forecast(table(steps=15), HORIZON)
-    assert forecast(table(steps=16), HORIZON).backtest.forecasts["cutoff"].nunique() == 1
+        forecast_table(table(steps=15), HORIZON)
+    assert forecast_table(table(steps=16), HORIZON).backtest.forecasts["cutoff"].nunique() == 1
     with pytest.raises(TitansError, match="variant='x' is unknown"):
-        forecast(table(), HORIZON, variant="x")
+        forecast_table(table(), HORIZON, variant="x")
 
 
 @pytest.mark.parametrize(
@@ -167,30 +166,30 @@ def test_columns_and_refusals():
     ],
 )  # fmt: skip
 def test_numbers(value, text):
-    assert report.number(value) == text
+    assert forecast_page.number(value) == text
 
 
 def test_targets(tmp_path):
-    report.check_targets(tmp_path / "new" / "a.html", None)
+    forecast_page.check_targets(tmp_path / "new" / "a.html", None)
     assert (tmp_path / "new").is_dir()
     with pytest.raises(TitansError, match="is a folder"):
-        report.check_targets(tmp_path, None)
+        forecast_page.check_targets(tmp_path, None)
     with pytest.raises(TitansError, match="two results"):
-        report.check_targets(tmp_path / "a", tmp_path / "b" / ".." / "a")
+        forecast_page.check_targets(tmp_path / "a", tmp_path / "b" / ".." / "a")
 
 
 @pytest.mark.parametrize(("steps", "context_length", "expected"), [(40, None, 6), (40, 5, 5), (20, None, 4)])
 def test_windows_shorter_than_the_usual_patch(monkeypatch, steps, context_length, expected):
     settings = {"windows": 1, "epochs": 1, "patch_length": 16, "patch_stride": 16}
     assert settings.items() <= (IN_MINUTES | {"epochs": 1}).items()
-    monkeypatch.setattr(outcome_module, "IN_MINUTES", settings)
-    found = forecast(table(1, steps, pd.RangeIndex(steps)), HORIZON, context_length=context_length)
+    monkeypatch.setattr(forecast_report, "IN_MINUTES", settings)
+    found = forecast_table(table(1, steps, pd.RangeIndex(steps)), HORIZON, context_length=context_length)
     assert f"windows of {expected} steps" in found.facts["model"]
 
 
 @pytest.mark.parametrize("frequency", ["min", "h", "D", "W-SUN", "MS"])
 def test_a_horizon_of_one_step_is_seen(frequency):
     index = pd.date_range("2020-01-01", periods=40, freq=frequency, name="ds")
-    found = forecast(dataclasses.replace(table(1, 40, index), frequency=frequency), 1)
-    page = report.page(found, "x")  # and without a warning about the ticks
-    assert page.count("var(--ours)") > len(report._intervals(found.forecast)) + 2
+    found = forecast_table(dataclasses.replace(table(1, 40, index), frequency=frequency), 1)
+    page = forecast_page.page(found, "x")  # and without a warning about the ticks
+    assert page.count("var(--ours)") > len(forecast_page._intervals(found.forecast)) + 2

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.forecast_report import ForecastReport
 from titans.forecasting.forecaster import NAME
 from titans.forecasting.long_frames import ID, TIME
-from titans.forecasting.outcome import Outcome
 from titans.io import atomic
 
 MOST_PLOTS = 12
@@ -83,45 +83,45 @@ def check_targets(*paths: Path | None, source: Path | None = None) -> None:
             raise TitansError(f"{path} cannot be written ({error.strerror}): give another folder") from error
 
 
-def write(path: Path, outcome: Outcome, name: str) -> None:
+def write(path: Path, report: ForecastReport, name: str) -> None:
     """Write the page, whole or not at all.
 
     Args:
         path: the page; its folder exists.
-        outcome: the forecasts.
+        report: the forecasts.
         name: what was forecast.
     """
-    atomic.write(path, page(outcome, name).encode())
+    atomic.write(path, page(report, name).encode())
 
 
-def write_csv(path: Path, outcome: Outcome) -> None:
+def write_csv(path: Path, report: ForecastReport) -> None:
     """Write the forecasts as CSV, whole or not at all: a row for each channel and step, the point and the intervals.
 
     Args:
         path: the file; its folder exists.
-        outcome: the forecasts.
+        report: the forecasts.
     """
-    atomic.write(path, outcome.forecast.to_csv(index=False, lineterminator="\n").encode())
+    atomic.write(path, report.forecast.to_csv(index=False, lineterminator="\n").encode())
 
 
-def page(outcome: Outcome, name: str) -> str:
+def page(report: ForecastReport, name: str) -> str:
     """Make the page, which needs no other file.
 
     Args:
-        outcome: the forecasts.
+        report: the forecasts.
         name: what was forecast.
 
     Returns:
         HTML.
     """
-    channels = outcome.channels
-    ours, naive = outcome.mase
+    channels = report.channels
+    ours, naive = report.mase
     kind = "verdict naive" if ours >= naive else "verdict"
-    said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in outcome.verdict())
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in outcome.table.notes)
-    facts = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in outcome.facts.items())
+    said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in report.verdict())
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in report.table.notes)
+    facts = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in report.facts.items())
     plots = "".join(
-        f"<h3>{html.escape(str(channel))}</h3>{_plot(outcome, channel, number)}"
+        f"<h3>{html.escape(str(channel))}</h3>{_plot(report, channel, number)}"
         for number, channel in enumerate(channels[:MOST_PLOTS])
     )
     more = len(channels) - MOST_PLOTS
@@ -136,10 +136,10 @@ def page(outcome: Outcome, name: str) -> str:
 <p class="legend"><span><i style="background:var(--ink)"></i>what was measured</span>
 <span><i style="background:var(--back)"></i>back-test</span>
 <span><i style="background:var(--ours)"></i>forecast</span>
-<span><i class="band" style="background:var(--ours)"></i>its interval ({_levels(outcome)})</span></p>
+<span><i class="band" style="background:var(--ours)"></i>its interval ({_levels(report)})</span></p>
 {plots}{rest}
 <h2>Back-test</h2>
-{_scores(outcome)}
+{_scores(report)}
 <h2>The data</h2>
 {f"<ul>{notes}</ul>" if notes else "<p>Read as it is: nothing was missing, and nothing was changed.</p>"}
 <h2>How it was made</h2><table class="facts">{facts}</table>
@@ -157,16 +157,16 @@ def number(value: float) -> str:
     return f"{value:,.{max(digits, 0)}f}"
 
 
-def _scores(outcome: Outcome) -> str:
+def _scores(report: ForecastReport) -> str:
     rows = []
-    for channel in outcome.channels:
-        mae, naive = outcome.score(channel, "mae")
-        scaled = outcome.score(channel, "mase")
+    for channel in report.channels:
+        mae, naive = report.score(channel, "mae")
+        scaled = report.score(channel, "mase")
         cells = [html.escape(str(channel)), number(mae), number(naive), *map(number, scaled), _change(mae, naive)]
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    cells = ["mean", "", "", *map(number, outcome.mase), _change(*outcome.mase)]
+    cells = ["mean", "", "", *map(number, report.mase), _change(*report.mase)]
     rows.append(f'<tr class="mean">{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
-    season = outcome.backtest.season
+    season = report.backtest.season
     last = f"the last season of {season:,} steps" if season > 1 else "the last value"
     return (
         '<div class="wide"><table class="scores"><tr><th>channel</th><th>MAE</th><th>of naive</th><th>MASE</th>'
@@ -181,8 +181,8 @@ def _change(ours: float, naive: float) -> str:
     return "–" if math.isnan(ours) or not naive > 0 else f"{ours / naive - 1:+.1%}".replace("-", "−")
 
 
-def _levels(outcome: Outcome) -> str:
-    return ", ".join(f"{lower.rpartition('-')[2]}%" for lower, _ in _intervals(outcome.forecast))
+def _levels(report: ForecastReport) -> str:
+    return ", ".join(f"{lower.rpartition('-')[2]}%" for lower, _ in _intervals(report.forecast))
 
 
 def _intervals(frame: pd.DataFrame) -> list[tuple[str, str]]:
@@ -191,11 +191,11 @@ def _intervals(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return [(lower, lower.replace("-lo-", "-hi-")) for lower in lowers]
 
 
-def _plot(outcome: Outcome, channel: str, salt: int) -> str:
+def _plot(report: ForecastReport, channel: str, salt: int) -> str:
     """Draw the end of a channel and its forecasts, as SVG that takes its colours from the page."""
-    history = outcome.table.frame[channel].where(outcome.table.observed[channel])
-    history = history.iloc[-max(SHOWN * outcome.horizon, LEAST_SHOWN) :]
-    tested, ahead = (frame[frame[ID] == channel] for frame in (outcome.backtest.forecasts, outcome.forecast))
+    history = report.table.frame[channel].where(report.table.observed[channel])
+    history = history.iloc[-max(SHOWN * report.horizon, LEAST_SHOWN) :]
+    tested, ahead = (frame[frame[ID] == channel] for frame in (report.backtest.forecasts, report.forecast))
     tested = tested[tested[TIME] >= history.index[0]]
     with matplotlib.rc_context({**DRAWING, "svg.hashsalt": str(salt)}):
         figure = Figure(figsize=(6.8, 2.7), layout="constrained")

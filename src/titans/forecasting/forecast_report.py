@@ -24,7 +24,7 @@ Progress = Callable[[float, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ForecastReport:
     """What came of forecasting a table.
 
     Args:
@@ -87,7 +87,7 @@ class Outcome:
         return sentences
 
 
-def forecast(
+def forecast_table(
     table: Table,
     horizon: int,
     *,
@@ -97,7 +97,7 @@ def forecast(
     seed: int = 0,
     seconds: float | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> ForecastReport:
     """Train without the last rows of a table, forecast these, read them, and forecast what follows.
 
     Args:
@@ -146,7 +146,7 @@ def forecast(
         "training": f"{counted(len(history.epochs), 'epoch')}, ended by {history.stopped}",
         "took": f"{time.monotonic() - start:.0f} s",
     }
-    return Outcome(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
+    return ForecastReport(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
 
 
 def _in_minutes(context_length: int | None) -> dict[str, Any]:
