@@ -24,10 +24,10 @@ from small_models import GATE_FLOOR, MODELS, PARAMETERS, WRITE_COST
 
 from titans.data.synthetic.registry import make_task
 from titans.data.synthetic.task import Size, parse_sizes
-from titans.evaluation.calibration import find_thresholds
 from titans.evaluation.model_zoo import make_model, matched
 from titans.evaluation.synthetic import score
 from titans.evaluation.synthetic_training import Budget, generator_for, train_on
+from titans.evaluation.thresholds import find_thresholds
 from titans.io import atomic
 from titans.layers.neural_memory import NeuralMemory
 

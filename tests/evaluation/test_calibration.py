@@ -12,7 +12,8 @@ import torch
 from titans import TitansError, WritePolicy, watch
 from titans.data import Document, byte_tokenizer
 from titans.evaluation import perplexity
-from titans.evaluation.calibration import ROUNDS, TOLERANCE, _halves, _policy, _Search, _smoothed, calibrate
+from titans.evaluation.calibration import calibrate, halves
+from titans.evaluation.thresholds import ROUNDS, TOLERANCE, ThresholdSearch, gated_policy, smooth_surprise
 
 BYTES = byte_tokenizer()
 
@@ -26,20 +27,20 @@ def corpus(*sizes):
 
 
 def test_halves():
-    first, second = _halves(BYTES, corpus(300, 500, 400), 450)
+    first, second = halves(BYTES, corpus(300, 500, 400), 450)
     assert [len(x) for x in first] == [301, 149]  # with the bos token
     assert [len(x) for x in second] == [352, 98]
     whole = torch.cat([first[1], second[0]])
     assert whole.tolist() == [256, *corpus(300, 500)[1].text().encode()]
-    assert [len(x) for x in _halves(BYTES, corpus(3000), 300)[0]] == [300]
+    assert [len(x) for x in halves(BYTES, corpus(3000), 300)[0]] == [300]
     with pytest.raises(TitansError, match="the data holds 101 tokens: calibration needs at least 512"):
-        _halves(BYTES, corpus(100), 300)
+        halves(BYTES, corpus(100), 300)
 
 
 def test_policy_of_given_surprise():
     """Against the rule written out, over two documents of which one holds an outlier."""
     norms = [np.tile([1.0, 2.0, 3.0], 20), np.array([2.0, 100.0, 3.0, 4.0])]
-    policy = _policy([norms], [_Search(0.3)])
+    policy = gated_policy([norms], [ThresholdSearch(0.3)])
     everything = np.concatenate(norms)
     assert policy.mean == pytest.approx([everything.mean()])
     assert policy.deviation == pytest.approx([everything.std()])
@@ -52,13 +53,13 @@ def test_policy_of_given_surprise():
                 values.append(s)
     of_all = 1 - 0.3 * len(everything) / len(values)  # 30 % of all tokens, of which one is dropped
     assert policy.threshold == pytest.approx([np.quantile(values, of_all)])
-    assert np.concatenate(_smoothed(policy, [norms])[0]) == pytest.approx(values)
+    assert np.concatenate(smooth_surprise(policy, [norms])[0]) == pytest.approx(values)
 
 
 @pytest.mark.parametrize("growth", [-0.5, 0.0, 0.5, 1.0])
 def test_search_settles_though_thresholds_change_what_is_seen(growth):
     """The higher the threshold, the less is written, and the more surprises."""
-    surprise, search, threshold = np.linspace(0, 1, 1001), _Search(0.3), 0.0
+    surprise, search, threshold = np.linspace(0, 1, 1001), ThresholdSearch(0.3), 0.0
     for _ in range(ROUNDS):
         threshold = search.choose(surprise * (1 + growth * threshold), len(surprise))
         written = float((surprise * (1 + growth * threshold) > threshold).mean())
@@ -93,7 +94,7 @@ def test_calibrates(make_model, tmp_path, variant):
     model.eval()
     policy = dataclasses.replace(found.policy, decay=1e-5)
     shares = []
-    for text in _halves(BYTES, texts, 400)[0]:
+    for text in halves(BYTES, texts, 400)[0]:
         with watch(model) as trace, torch.no_grad():
             model(text[None], cache=policy.start(model.initial_state(1)))
         shares += [t.written for t in trace.tokens(0)]

@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from titans.data.tokenizers import check_vocabulary, encode_pieces
 from titans.error_text import refused_as
 from titans.errors import TitansError
+from titans.evaluation.inference import evaluating
+from titans.generation import TextWriter
+from titans.models.watching import watch
+from titans.models.write_policy import WritePolicy, memory_norms
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from titans.models.write_policy import WritePolicy
 
 LIMIT = 20_000
 """Tokens that are read at most: a person looks at the result."""
@@ -91,11 +95,6 @@ def inspect(
         TitansError: the text is empty, the model has no memory or fails, as with weights that hold NaN, or the
             tokenizer or the policy does not fit it.
     """
-    import torch
-
-    from titans.models.watching import watch
-    from titans.models.write_policy import memory_norms
-
     check_vocabulary(tokenizer, model.config.vocab_size)
     ids = list(islice(chain.from_iterable(encode_pieces(tokenizer, blocks, limit)), limit + 1))
     if len(ids) <= (tokenizer.bos_token_id is not None):
@@ -103,26 +102,21 @@ def inspect(
     complete, ids = len(ids) <= limit, ids[:limit]
     length = max(_SHORTEST_PIECE, math.ceil(len(ids) / _PIECES))
     lengths = (*range(0, len(ids), length), len(ids))
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode(), watch(model) as trace:
-            state = model.initial_state(1)
-            state = state if policy is None else policy.start(state)
-            norms = [tuple(memory_norms(state)[0])]
-            if not norms[0]:
-                raise TitansError(
-                    f'there is nothing to inspect: a model of variant "{model.config.variant}" has no memory layer'
-                )
-            for start, stop in pairwise(lengths):
-                piece = torch.tensor([ids[start:stop]], device=model.device)
-                with refused_as("the model cannot read the text"):
-                    state = model(piece, cache=state, use_cache=True, logits_to_keep=1).cache
-                norms.append(tuple(memory_norms(state)[0]))
-                if progress is not None:
-                    progress(stop - start)
-    finally:
-        model.train(was_training)
+    with evaluating(model), watch(model) as trace:
+        state = model.initial_state(1)
+        state = state if policy is None else policy.start(state)
+        norms = [tuple(memory_norms(state)[0])]
+        if not norms[0]:
+            raise TitansError(
+                f'there is nothing to inspect: a model of variant "{model.config.variant}" has no memory layer'
+            )
+        for start, stop in pairwise(lengths):
+            piece = torch.tensor([ids[start:stop]], device=model.device)
+            with refused_as("the model cannot read the text"):
+                state = model(piece, cache=state, use_cache=True, logits_to_keep=1).cache
+            norms.append(tuple(memory_norms(state)[0]))
+            if progress is not None:
+                progress(stop - start)
     seen = [tuple(token) for token in trace.tokens(0)]
     if not all(map(math.isfinite, chain(*norms, *seen))):
         raise TitansError("the memory holds NaN or infinity: the model's weights are damaged, or its training diverged")
@@ -132,8 +126,6 @@ def inspect(
 
 def _texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """The characters that each token completes; those that never become one come with the last token."""
-    from titans.generation import TextWriter
-
     writer = TextWriter(tokenizer, [])
     texts = [writer.add(token) for token in ids]
     texts[-1] += writer.flush()

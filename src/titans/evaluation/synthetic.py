@@ -17,6 +17,7 @@ from titans.data.packing import IGNORED
 from titans.data.synthetic.task import Size, SyntheticTask
 from titans.error_text import refused_as
 from titans.errors import TitansError
+from titans.evaluation.inference import evaluating
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, unheard
 from titans.evaluation.results import save_result
@@ -233,15 +234,13 @@ def score(
     rows = max(1, TEST_TOKENS // _cut(model, size.length, piece_length))
     asked = correct = final = 0
     loss = 0.0
-    was_training = model.training
-    model.eval()
-    for ids, labels in zip(*(both.split(rows) for both in everything), strict=True):
-        right, nats = _answers(model, ids, labels, piece_length, policy)
-        is_asked = labels != IGNORED
-        last = size.length - 1 - is_asked.flip(1).int().argmax(1, keepdim=True)
-        asked, correct = asked + int(is_asked.sum()), correct + int(right.sum())
-        final, loss = final + int(right.gather(1, last).sum()), loss + nats
-    model.train(was_training)
+    with evaluating(model):
+        for ids, labels in zip(*(both.split(rows) for both in everything), strict=True):
+            right, nats = _answers(model, ids, labels, piece_length, policy)
+            is_asked = labels != IGNORED
+            last = size.length - 1 - is_asked.flip(1).int().argmax(1, keepdim=True)
+            asked, correct = asked + int(is_asked.sum()), correct + int(right.sum())
+            final, loss = final + int(right.gather(1, last).sum()), loss + nats
     if not math.isfinite(loss):
         raise TitansError(f"the loss at {size} is {loss}: the model's training diverged")
     trials = asked if task.kind == "recall" else sequences
@@ -261,7 +260,7 @@ def _answers(
         asked = answers != IGNORED
         carries = state is not None or cut < ids.shape[1]
         carried = {"cache": state, "use_cache": True} if carries else {"use_cache": False}
-        with torch.inference_mode(), refused_as("the model cannot read the synthetic task"):
+        with refused_as("the model cannot read the synthetic task"):
             logits, output = answers_at(model, piece, asked, **carried)
             nats += float(F.cross_entropy(logits, answers[asked], reduction="sum"))
         state = getattr(output, "cache", None)
