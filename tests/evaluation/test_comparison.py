@@ -23,9 +23,9 @@ SMALLEST = Path(__file__).with_name("compare-smallest.yaml")
 def kept(folder):
     """The runs that a folder keeps, by model and key."""
     found = {}
-    for path in sorted((folder / "runs").glob("*/answers.jsonl")):
+    for path in sorted((folder / "runs").glob("*/results.jsonl")):
         lines = map(json.loads, path.read_text().splitlines())
-        found |= {(path.parent.name, line["key"]): line["answer"] for line in lines}
+        found |= {(path.parent.name, line["key"]): line["result"] for line in lines}
     return found
 
 
@@ -174,10 +174,10 @@ def test_more_seeds_go_on(copied, trainings):
 
 
 def test_runs_of_another_recipe_are_refused(copied, trainings):
-    with pytest.raises(TitansError, match=r"deltanet holds answers given under other settings \(budget; "):
+    with pytest.raises(TitansError, match=r"deltanet holds results under other settings \(budget; "):
         compare(load_comparison(SMALLEST, ["budget.steps=4"]), copied)
-    (copied / "runs" / "swa" / "answers.jsonl").write_text("{\n")
-    with pytest.raises(TitansError, match=r"answers.jsonl, line 1 is damaged: delete that line"):
+    (copied / "runs" / "swa" / "results.jsonl").write_text("{\n")
+    with pytest.raises(TitansError, match=r"results.jsonl, line 1 is damaged: delete that line"):
         compare(load_comparison(SMALLEST), copied)
     (copied / "runs" / "swa--lr0.01--seed1.json").write_text("{}")
     with pytest.raises(TitansError, match=r"runs holds runs of an older version: choose another --out"):
