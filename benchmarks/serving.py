@@ -1,4 +1,4 @@
-"""`python benchmarks/serving.py MODEL`: what a server bears: clients, sessions, batches."""
+"""`python benchmarks/serving.py MODEL`: what a server bears: clients, memories, batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rich.console import Console
 THREADS = 2
 ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
 LETTERS = string.ascii_uppercase, string.ascii_lowercase  # of keys and values, as in the facts of `titans demo`
-REPEATED = 8  # turns of a session that are repeated alone
+REPEATED = 8  # turns of a memory that are repeated alone
 console = Console()
 
 
@@ -64,7 +64,7 @@ class Server:
 
 
 class Talk:
-    """A session that plants its own fact and asks for it."""
+    """A memory that plants its own fact and asks for it."""
 
     def __init__(self, server: Server, http: httpx.AsyncClient, name: str, number: int) -> None:
         self.server, self.http, self.name, self.number = server, http, name, number
@@ -76,7 +76,7 @@ class Talk:
     def prompt(self) -> str:
         """Return the next thing to say: at first the fact, then the question."""
         key, value = (letters[(self.number * k) % 26] for letters, k in zip(LETTERS, (1, 7), strict=True))
-        return f"#{key}{value} this is session {self.number}. " if self.turn % 2 == 0 else f"#{key}"
+        return f"#{key}{value} this is memory {self.number}. " if self.turn % 2 == 0 else f"#{key}"
 
     @property
     def remembered(self) -> int:
@@ -106,10 +106,10 @@ def _client(server: Server) -> httpx.AsyncClient:
 
 
 async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
-    """Let more clients talk at once than there are places; then let each session talk alone and compare every word."""
+    """Let more clients talk at once than there are places; then let each memory talk alone and compare every word."""
     with Server(model, "--max-queue", "16") as server:
         async with _client(server) as http:
-            talks = [Talk(server, http, f"session-{i}", i) for i in range(clients)]
+            talks = [Talk(server, http, f"memory-{i}", i) for i in range(clients)]
             memory: list[int] = []
             end = time.monotonic() + seconds
 
@@ -133,14 +133,14 @@ async def load(model: Path, clients: int, seconds: float) -> dict[str, Any]:
         "statuses": dict(statuses),
         "tokens_per_second": 16 * len(latencies) / seconds,
         "latency": _quantiles(latencies),
-        "sessions_that_differ_from_a_single_user": different,
+        "memories_that_differ_from_a_single_user": different,
         "facts_remembered": sum(one.remembered for one in talks) / sum(one.turn // 2 for one in talks),
         "rss_mb": [round(x / 2**20) for x in memory],
     }
 
 
 async def _replay(model: Path, talks: list[Talk]) -> int:
-    """Repeat the beginning of every session alone; returns how many were told something else."""
+    """Repeat the beginning of every memory alone; returns how many were told something else."""
     different = 0
     with Server(model) as server:
         async with _client(server) as http:
@@ -152,25 +152,25 @@ async def _replay(model: Path, talks: list[Talk]) -> int:
     return different
 
 
-async def batching(model: Path, sessions: int, turns: int) -> dict[str, Any]:
+async def batching(model: Path, memories: int, turns: int) -> dict[str, Any]:
     """Compare a server that joins requests into batches with one that serves one at a time, in turns."""
     rates: dict[str, list[float]] = {"batched": [], "one at a time": []}
     for _ in range(3):
-        for name, places in (("batched", sessions), ("one at a time", 1)):
-            with Server(model, "--max-batch", str(places), "--max-queue", str(sessions)) as server:
+        for name, places in (("batched", memories), ("one at a time", 1)):
+            with Server(model, "--max-batch", str(places), "--max-queue", str(memories)) as server:
                 async with _client(server) as http:
-                    talks = [Talk(server, http, f"s{i}", i) for i in range(sessions)]
+                    talks = [Talk(server, http, f"s{i}", i) for i in range(memories)]
                     await asyncio.gather(*(one.step() for one in talks))  # warm-up
                     start = time.perf_counter()
                     for _ in range(turns):
                         await asyncio.gather(*(one.step(32) for one in talks))
-                    rates[name].append(32 * turns * sessions / (time.perf_counter() - start))
+                    rates[name].append(32 * turns * memories / (time.perf_counter() - start))
     medians = {name: statistics.median(found) for name, found in rates.items()}
-    return {"sessions": sessions, "tokens_per_second": medians, "ratio": medians["batched"] / medians["one at a time"]}
+    return {"memories": memories, "tokens_per_second": medians, "ratio": medians["batched"] / medians["one at a time"]}
 
 
-async def many_sessions(model: Path, count: int, active: int) -> dict[str, Any]:
-    """Measure the latency of some sessions in a store of few and of many."""
+async def many_memories(model: Path, count: int, active: int) -> dict[str, Any]:
+    """Measure the latency of some memories in a store of few and of many."""
     found = {}
     for total in (active, count):
         with Server(model) as server:
@@ -178,12 +178,12 @@ async def many_sessions(model: Path, count: int, active: int) -> dict[str, Any]:
                 first = Talk(server, http, "first", 0)
                 await first.step(1)
                 for start in range(1, total, 8):
-                    names = [f"session-{i}" for i in range(start, min(start + 8, total))]
+                    names = [f"memory-{i}" for i in range(start, min(start + 8, total))]
                     url = "/v1/memories/default/first/fork"
                     for made in await asyncio.gather(*(http.post(url, json={"to": name}) for name in names)):
                         made.raise_for_status()
                 spread = [1 + i * (total - 1) // active for i in range(active)]  # all over the store
-                talks = [Talk(server, http, f"session-{i}", i) for i in spread]
+                talks = [Talk(server, http, f"memory-{i}", i) for i in spread]
                 for one in talks:
                     await one.step(4)
                 latencies = [s for one in talks for s in one.seconds]
@@ -220,16 +220,16 @@ def bench(
     model: Annotated[Path, typer.Argument(help="A model folder, as titans train leaves it.")],
     clients: Annotated[int, typer.Option(help="Clients at once.")] = 64,
     seconds: Annotated[float, typer.Option(help="How long they talk.")] = 120,
-    sessions: Annotated[int, typer.Option(help="Sessions in the store.")] = 10_000,
+    memories: Annotated[int, typer.Option(help="Memories in the store.")] = 10_000,
     out: Annotated[Path, typer.Option(help="Folder for serving.json and serving.png.")] = Path("bench-report"),
 ) -> None:
-    """Measure a server: load, batching, many sessions."""
+    """Measure a server: load, batching, many memories."""
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "settings": ENVIRONMENT}
     for name, run in (
         ("batching", lambda: batching(model, 16, 4)),
         ("load", lambda: load(model, clients, seconds)),
-        ("many_sessions", lambda: many_sessions(model, sessions, 100)),
+        ("many_memories", lambda: many_memories(model, memories, 100)),
         ("long_prompt", lambda: beside_a_long_prompt(model, 100_000)),
     ):
         console.print(f"measuring: {name}")
@@ -249,12 +249,12 @@ def _failures(results: dict[str, Any]) -> list[str]:
     load, memory = results["load"], results["load"]["rss_mb"]
     quarter = len(memory) // 4
     checks = {
-        "a session was told something else than alone": load["sessions_that_differ_from_a_single_user"] == 0,
+        "a memory was told something else than alone": load["memories_that_differ_from_a_single_user"] == 0,
         "a status other than 200, 429 and 503 came": set(load["statuses"]) <= {200, 429, 503},
         "the process's memory grows": max(memory[-quarter:]) <= 1.2 * max(memory[quarter : 2 * quarter]),
         "batches are less than 3 times as fast": results["batching"]["ratio"] >= 3,
         "short answers take more than 3 times as long beside a long prompt": results["long_prompt"]["ratio"] <= 3,
-        "many sessions make requests slower": results["many_sessions"]["ratio_of_medians"] <= 1.25,
+        "many memories make requests slower": results["many_memories"]["ratio_of_medians"] <= 1.25,
     }
     return [f"FAILED: {what}" for what, holds in checks.items() if not holds]
 
@@ -269,7 +269,7 @@ def _plot(results: dict[str, Any], path: Path) -> None:
     left.set(xlabel="seconds", ylabel="MB", ylim=(0, None), title=f"memory under {results['load']['clients']} clients")
     rates = results["batching"]["tokens_per_second"]
     right.bar(list(rates), list(rates.values()))
-    right.set(ylabel="tokens per second", title=f"{results['batching']['sessions']} sessions")
+    right.set(ylabel="tokens per second", title=f"{results['batching']['memories']} memories")
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

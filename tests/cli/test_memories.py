@@ -81,7 +81,7 @@ def test_delete(titans, models, model_folder, place):
 
 def test_backup_and_restore(titans, models, place, tmp_path):
     result = titans("memories", "backup", place, tmp_path / "copy", status=2)
-    assert "left out: the session 'broken' of 'u': this is no state file" in result.stderr
+    assert "left out: the memory 'broken' of 'u': this is no state file" in result.stderr
     assert result.stdout.startswith("memories: 3, ")
     said = titans("memories", "restore", tmp_path / "copy", tmp_path / "new").stdout
     assert said.startswith("memories: 3, ")

@@ -18,9 +18,7 @@ def place(request, tmp_path):
 
 
 def everything(store):
-    return {
-        (one, info.session): store.get(one, info.session).state for one in store.tenants() for info in store.list(one)
-    }
+    return {(one, info.name): store.get(one, info.name).state for one in store.tenants() for info in store.list(one)}
 
 
 def test_a_backup_is_a_store_and_what_is_restored_goes_on(place, tiny, read, same):
@@ -32,7 +30,7 @@ def test_a_backup_is_a_store_and_what_is_restored_goes_on(place, tiny, read, sam
     store.put("t", "gone", read(tiny, 3)[1], expected=0)
     store.delete("t", "gone")
     copied = backup(root, copy)
-    assert (copied.sessions, copied.damaged) == (3, ())
+    assert (copied.memories, copied.damaged) == (3, ())
     assert copied.bytes == sum(info.bytes for one in "tu" for info in store.list(one))
     copy_store = MemoryStore(copy, tiny)
     same(everything(copy_store), everything(store))
@@ -92,14 +90,14 @@ def test_what_a_writer_replaces_right_after_it_was_listed_is_not_missed(tmp_path
         return found
 
     monkeypatch.setattr(LocalFolder, "_entries", late)
-    assert backup(tmp_path / "store", tmp_path / "copy").sessions == 2
+    assert backup(tmp_path / "store", tmp_path / "copy").memories == 2
     copy = MemoryStore(tmp_path / "copy", tiny)
     assert copy.info("t", "a").version == (store.info("t", "a").version if listed == "a=0" else 1)
     assert copy.put("t", "new", state, expected=0).version == 8
 
 
 def test_a_backup_under_load_misses_nothing(tmp_path, tiny, read):
-    """Each session is there, and no older than it was when the backup began; `rsync` loses some."""
+    """Each memory is there, and no older than it was when the backup began; `rsync` loses some."""
     store = MemoryStore(tmp_path / "store", tiny)
     _, state = read(tiny, 3)
     names = [f"s{i}" for i in range(12)]
@@ -117,8 +115,8 @@ def test_a_backup_under_load_misses_nothing(tmp_path, tiny, read):
     try:
         for i in range(4):
             at_least = dict(versions)
-            assert backup(tmp_path / "store", tmp_path / f"copy{i}").sessions == 12
-            found = {info.session: info.version for info in MemoryStore(tmp_path / f"copy{i}", tiny).list("t")}
+            assert backup(tmp_path / "store", tmp_path / f"copy{i}").memories == 12
+            found = {info.name: info.version for info in MemoryStore(tmp_path / f"copy{i}", tiny).list("t")}
             assert all(found[name] >= version for name, version in at_least.items())
     finally:
         stop.set()
@@ -136,10 +134,10 @@ def test_what_is_damaged_is_named_and_left_out(tmp_path, tiny, read):
     data[-1] ^= 1
     file.write_bytes(data)
     copied = backup(tmp_path / "store", tmp_path / "copy")
-    assert copied.sessions == 1
+    assert copied.memories == 1
     (sentence,) = copied.damaged
-    assert "the session 'a' of 't': the state file is damaged" in sentence
-    assert [info.session for info in MemoryStore(tmp_path / "copy", tiny).list("t")] == ["b"]
+    assert "the memory 'a' of 't': the state file is damaged" in sentence
+    assert [info.name for info in MemoryStore(tmp_path / "copy", tiny).list("t")] == ["b"]
 
 
 def test_a_backup_goes_to_a_new_place_only(place, tiny, read):
@@ -153,7 +151,7 @@ def test_a_backup_goes_to_a_new_place_only(place, tiny, read):
             act(root, root)
 
 
-def test_a_foreign_session_is_adopted_where_it_fits(place, tiny, other, make_model, read, same):
+def test_a_foreign_memory_is_adopted_where_it_fits(place, tiny, other, make_model, read, same):
     root = place("store")
     _, state = read(other, 7)
     MemoryStore(root, other).put("t", "s", state, expected=0)
@@ -165,5 +163,5 @@ def test_a_foreign_session_is_adopted_where_it_fits(place, tiny, other, make_mod
     with pytest.raises(StateFileError, match="does not fit"):
         wide.adopt("t", "s")
     assert store.info("t", "s").version == 2
-    with pytest.raises(TitansError, match="no session 'x'"):
+    with pytest.raises(TitansError, match="no memory 'x'"):
         store.adopt("t", "x")

@@ -1,4 +1,4 @@
-"""The store: sessions apart, versions in order, one winner, on a disk and in an object store alike."""
+"""The store: memories apart, versions in order, one winner, on a disk and in an object store alike."""
 
 import dataclasses
 import multiprocessing
@@ -11,14 +11,14 @@ import torch
 
 from titans import MemoryState, MemoryStore, TitansError, WritePolicy
 from titans.persistence import (
-    Census,
     ConflictError,
     FingerprintError,
     InvalidNameError,
     LimitError,
     StateFileError,
+    StoreCounts,
     StoreError,
-    UnknownSessionError,
+    UnknownMemoryError,
 )
 from titans.persistence.cache import Cache
 
@@ -35,13 +35,13 @@ def files(store):
 # Reading and writing -------------------------------------------------------------------------------------------
 
 
-def test_a_session_goes_on_in_another_store(store, root, tiny, read, same):
+def test_a_memory_goes_on_in_another_store(store, root, tiny, read, same):
     assert store.get("t", "s") is None
     assert store.info("t", "s") is None
     _, state = read(tiny, 7)
     info = store.put("t", "s", state, expected=None)
     assert dataclasses.replace(info, bytes=0, created="", updated="").__dict__ == {
-        "tenant": "t", "session": "s", "version": 1, "tokens": 7, "bytes": 0, "created": "", "updated": "",
+        "tenant": "t", "name": "s", "version": 1, "tokens": 7, "bytes": 0, "created": "", "updated": "",
         "foreign": False, "damaged": False,
     }  # fmt: skip
     for reader in (store, MemoryStore(root, tiny)):
@@ -90,20 +90,20 @@ def test_created_stays_and_survives_damage(local, tiny, read, tmp_path):
     file.write_bytes(b"junk" * 9)
     reader = MemoryStore(tmp_path / "store", tiny)
     for look in (reader.get, reader.info):
-        with pytest.raises(StateFileError, match="session 's' of 't'") as caught:
+        with pytest.raises(StateFileError, match="memory 's' of 't'") as caught:
             look("t", "s")
         assert str(tmp_path) not in str(caught.value)
     assert reader.put("t", "s", state, expected=2).version == 3
 
 
 @pytest.mark.parametrize("harm", [lambda data: b"junk" * 9, lambda data: data[:-1], lambda data: data + b"."])
-def test_a_damaged_session_is_listed_with_the_others(local, tiny, read, tmp_path, harm):
+def test_a_damaged_memory_is_listed_with_the_others(local, tiny, read, tmp_path, harm):
     for name in "abc":
         local.put("t", name, read(tiny, 3)[1], expected=0)
     (file,) = (tmp_path / "store" / "t=0" / "b=0").iterdir()
     file.write_bytes(harm(file.read_bytes()))
     listed = local.list("t")
-    assert [(info.session, info.damaged, info.tokens) for info in listed] == [
+    assert [(info.name, info.damaged, info.tokens) for info in listed] == [
         ("a", False, 3),
         ("b", True, 0),
         ("c", False, 3),
@@ -122,7 +122,7 @@ def dumped(state, model, **options):
     return dump(state, model, **options)
 
 
-def test_a_session_is_one_row_of_this_model(store, root, tiny, other, read):
+def test_a_memory_is_one_row_of_this_model(store, root, tiny, other, read):
     with pytest.raises(TitansError, match="2 rows"):
         store.put("t", "s", read(tiny, 3, rows=2)[1], expected=0)
     with pytest.raises(TitansError, match="another model"):
@@ -148,7 +148,7 @@ def test_memories_of_another_model_are_marked(store, root, tiny, other, read):
     store.put("u", "gone", read(tiny, 3)[1], expected=0)
     store.delete("u", "gone")
     for one, count in ((store, 1), (foreign, 1)):
-        assert one.count() == Census(tenants=2, sessions=3, foreign=count, damaged=1)
+        assert one.count() == StoreCounts(tenants=2, memories=3, foreign=count, damaged=1)
     assert store.tenants() == ["t", "u"]
     assert store.reset("t", "b").foreign is False
     assert store.count().foreign == 0
@@ -168,14 +168,14 @@ def test_weights_that_change_leave_no_memory_valid(root, other, read):
     assert store.get("t", "s").version == 1
 
 
-# Sessions ------------------------------------------------------------------------------------------------------
+# Memories ------------------------------------------------------------------------------------------------------
 
 
 def test_fork_reset_delete(store, tiny, read, same):
     _, state = read(tiny, 7)
     store.put("t", "a", state, expected=0)
     fork = store.fork("t", "a", "b")
-    assert (fork.session, fork.version, fork.tokens) == ("b", 1, 7)
+    assert (fork.name, fork.version, fork.tokens) == ("b", 1, 7)
     store.put("t", "b", read(tiny, 2, state)[1], expected=1)
     same(store.get("t", "a").state, state)
     with pytest.raises(ConflictError):
@@ -190,10 +190,10 @@ def test_fork_reset_delete(store, tiny, read, same):
         store.reset("t", "a", tiny.initial_state(2))
     store.delete("t", "a")
     assert store.get("t", "a") is None
-    assert [info.session for info in store.list("t")] == ["b"]
+    assert [info.name for info in store.list("t")] == ["b"]
     for missing in (lambda: store.delete("t", "a"), lambda: store.reset("t", "a"), lambda: store.fork("t", "a", "c"),
                     lambda: store.export("t", "a")):  # fmt: skip
-        with pytest.raises(UnknownSessionError, match="no session 'a'"):
+        with pytest.raises(UnknownMemoryError, match="no memory 'a'"):
             missing()
 
 
@@ -210,7 +210,7 @@ def test_export_and_import(store, tiny, other, read, same, tmp_path):
         store.load("u", "c", data[:-1])
     with pytest.raises(FingerprintError):
         store.load("u", "c", dumped(read(other, 3)[1], other))
-    assert [info.session for info in store.list("u")] == ["b"]
+    assert [info.name for info in store.list("u")] == ["b"]
 
 
 def test_list_is_sorted_and_paged(store, tiny, read):
@@ -219,12 +219,12 @@ def test_list_is_sorted_and_paged(store, tiny, read):
     for name in reversed(names):
         store.put("t", name, state, expected=0)
     store.put("other", "x", state, expected=0)
-    assert [info.session for info in store.list("t")] == names
+    assert [info.name for info in store.list("t")] == names
     store.delete("t", names[3])
     del names[3]
     pages, after = [], None
     while page := store.list("t", limit=2, after=after):
-        pages.append([info.session for info in page])
+        pages.append([info.name for info in page])
         after = pages[-1][-1]
     assert [name for page in pages for name in page] == names
     assert max(map(len, pages)) == 2
@@ -240,13 +240,13 @@ def test_a_list_opens_only_what_has_its_prefix(store, tiny, read, monkeypatch):
     for options, expected in (
         ({}, "abc"), ({"limit": 2}, "ab"), ({"after": "ann:a"}, "bc"), ({"after": "a"}, "abc"), ({"after": "b"}, ""),
     ):  # fmt: skip
-        assert [info.session for info in store.list("t", prefix="ann:", **options)] == [f"ann:{x}" for x in expected]
+        assert [info.name for info in store.list("t", prefix="ann:", **options)] == [f"ann:{x}" for x in expected]
     assert all("/ann;" in path for path in reads)
     assert len(reads) == 3 + 2 + 2 + 3
     assert store.list("t", prefix="an/") == store.list("t", prefix="zz") == []
 
 
-def test_ten_thousand_sessions_cost_no_more_than_a_page(tmp_path, tiny, read, monkeypatch):
+def test_ten_thousand_memories_cost_no_more_than_a_page(tmp_path, tiny, read, monkeypatch):
     store = MemoryStore(tmp_path, tiny)
     store.put("t", "s00000", read(tiny, 3)[1], expected=0)
     (first,) = tmp_path.rglob("*.safetensors")
@@ -257,7 +257,7 @@ def test_ten_thousand_sessions_cost_no_more_than_a_page(tmp_path, tiny, read, mo
     reads, read_file = [], store._folder.read
     monkeypatch.setattr(store._folder, "read", lambda *args: (reads.append(args), read_file(*args))[1])
     start = time.perf_counter()
-    assert [info.session for info in store.list("t", limit=3, after="s05000")] == ["s05001", "s05002", "s05003"]
+    assert [info.name for info in store.list("t", limit=3, after="s05000")] == ["s05001", "s05002", "s05003"]
     assert len(reads) == 3
     assert store.get("t", "s07777").version == 1
     store.put("t", "s07777", store.get("t", "s07777").state, expected=1)
@@ -270,12 +270,12 @@ def test_ten_thousand_sessions_cost_no_more_than_a_page(tmp_path, tiny, read, mo
 def test_limits(root, tiny, read):
     _, state = read(tiny, 3)
     size = len(dumped(state, tiny))
-    store = MemoryStore(root, tiny, max_state_bytes=size, max_sessions=2)
+    store = MemoryStore(root, tiny, max_state_bytes=size, max_memories=2)
     store.put("t", "a", state, expected=0)
     store.put("t", "b", state, expected=0)
-    with pytest.raises(LimitError, match="2 sessions"):
+    with pytest.raises(LimitError, match="2 memories"):
         store.put("t", "c", state, expected=0)
-    with pytest.raises(LimitError, match="2 sessions"):
+    with pytest.raises(LimitError, match="2 memories"):
         store.fork("t", "a", "c")
     store.put("u", "c", state, expected=0)
     store.put("t", "b", state, expected=1)
@@ -344,7 +344,7 @@ def test_links_are_not_followed(local, tiny, read, tmp_path):
             look()
         assert str(tmp_path) not in str(caught.value)
     assert local.get("u", "s") is None
-    assert [info.session for info in local.list("t")] == ["s"]
+    assert [info.name for info in local.list("t")] == ["s"]
 
 
 # Several writers -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from titans import MemoryStore
 from titans.io import atomic
 from titans.persistence import ConflictError, StoreError, versions
-from titans.persistence.sessions import Place
+from titans.persistence.memories import Place
 
 PLACE = Place("t", "s")
 
@@ -38,23 +38,23 @@ def before(monkeypatch, folder, name, act):
     monkeypatch.setattr(folder, name, late)
 
 
-def killed_while_deleting(store, monkeypatch, session):
+def killed_while_deleting(store, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr(versions.Versions, "_bury", lambda *arguments: None)
-        store.delete("t", session)
+        store.delete("t", name)
 
 
 # Deletions -----------------------------------------------------------------------------------------------------
 
 
-def test_deleted_sessions_leave_one_note(store, state):
+def test_deleted_memories_leave_one_note(store, state):
     store.put("t", "kept", state, expected=0)
     for i in range(5):
         for name in "ab":
             store.put("t", f"{name}{i}", state, expected=0)
         for name in "ab":
             store.delete("t", f"{name}{i}")
-    # The last number and the one before; each session began, and ended, above those that were deleted.
+    # The last number and the one before; each memory began, and ended, above those that were deleted.
     assert files(store) == [f"t=0/=last/{14:012d}", f"t=0/=last/{15:012d}", f"t=0/kept=0/{1:012d}.safetensors"]
     assert store._folder.folders("t=0") in (["=last", "kept=0"], ["kept=0", "=last"])
     assert store.put("t", "a0", state, expected=None).version == 16
@@ -108,8 +108,8 @@ def test_a_writer_that_slept_through_a_new_life_conflicts(store, root, tiny, rea
     assert len(files(store)) == 2  # with the note
 
 
-def test_a_session_begins_above_what_is_deleted_meanwhile(store, root, tiny, state, monkeypatch):
-    """Its number would otherwise be one that a session of its name may have had."""
+def test_a_memory_begins_above_what_is_deleted_meanwhile(store, root, tiny, state, monkeypatch):
+    """Its number would otherwise be one that a memory of its name may have had."""
     other = MemoryStore(root, tiny)
     for name in ("s", "u"):
         other.put("t", name, state, expected=0)
@@ -124,13 +124,13 @@ def test_a_session_begins_above_what_is_deleted_meanwhile(store, root, tiny, sta
     before(monkeypatch, store._folder, "create", lambda: other.put("t", "v", state, expected=0))
     with pytest.raises(ConflictError):
         store.put("t", "v", state, expected=0)
-    assert [info.session for info in store.list("t")] == ["s", "u", "v"]
+    assert [info.name for info in store.list("t")] == ["s", "u", "v"]
 
 
-def test_two_that_begin_a_session_from_different_numbers_do_not_both_succeed(
+def test_two_that_begin_a_memory_from_different_numbers_do_not_both_succeed(
     store, root, tiny, read, state, monkeypatch
 ):
-    """One saw the note before another session's deletion, and one after."""
+    """One saw the note before another memory's deletion, and one after."""
     other = MemoryStore(root, tiny)
     for version in range(3):
         other.put("t", "u", state, expected=version)
@@ -161,7 +161,7 @@ def between(monkeypatch, store, act):
 def test_no_number_is_given_again_to_who_builds_on_a_file_that_is_taken_back(
     store, root, tiny, state, monkeypatch, late
 ):
-    """A writer looked, was held up while the session was deleted, and makes its file, which another builds on."""
+    """A writer looked, was held up while the memory was deleted, and makes its file, which another builds on."""
     other, given, expected = MemoryStore(root, tiny), [], int(late == "next")
     if expected:
         given.append(store.put("t", "s", state, expected=0).version)
@@ -203,7 +203,7 @@ def test_of_two_writers_of_one_version_that_saw_different_notes_one_succeeds(
 
 
 def test_a_note_that_rises_meanwhile_is_no_conflict(store, root, tiny, state, monkeypatch):
-    """It is of another session's deletion; the file is made again above it, and the number first had is nobody's."""
+    """It is of another memory's deletion; the file is made again above it, and the number first had is nobody's."""
     store.put("t", "s", state, expected=0)
     before(monkeypatch, store._folder, "create", lambda: store._versions.note("t", 7))
     assert store.put("t", "s", state, expected=1).version == 8

@@ -31,7 +31,7 @@ class FakeServer:
 
     Args:
         url: where it listens.
-        memories: the record of each session, by (user, session).
+        memories: the record of each memory, by (user, memory).
         bodies: the requests for answers that it got.
         template: whether its model has a chat template.
         fail: the next such request is refused with this status, headers and message.
@@ -56,7 +56,7 @@ class FakeServer:
     cancelled: int = 0
 
     def remember(self, user: str, memory: str, tokens: int) -> dict[str, Any]:
-        """Count tokens into a session, which begins where it did not exist."""
+        """Count tokens into a memory, which begins where it did not exist."""
         now = f"2026-01-01T00:00:{time.monotonic():020.6f}"
         record = self.memories.setdefault(
             (user, memory),
@@ -164,7 +164,7 @@ async def stream(fake: FakeServer, body: dict[str, Any]) -> Any:
         counts = {"written": int(2 * written), "dropped": int(2 * dropped), "layers": 2}
         counts["skipped"] = 2 * len(trace) - counts["written"] - counts["dropped"]
         norm = 12 + 3 * (1 - 0.8 ** record["version"])
-        memory = {"session": body["memory"], "user": body["user"], "norm": norm} | counts
+        memory = {"memory": body["memory"], "user": body["user"], "norm": norm} | counts
         memory |= {name: record[name] for name in ("tokens", "version", "bytes")}
         yield chunk(finish="stop", memory=memory)
         yield "data: [DONE]\n\n"
@@ -195,7 +195,7 @@ def memory_routes(app: FastAPI, fake: FakeServer) -> None:
     async def fork(user: str, memory: str, request: Request) -> Any:
         to = (await request.json())["to"]
         if (user, to) in fake.memories:
-            return error(409, f"the session {to} exists already")
+            return error(409, f"the memory {to} exists already")
         return fake.remember(user, to, fake.memories[user, memory]["tokens"])
 
     @app.post("/v1/memories/{user}/{memory}/reset")

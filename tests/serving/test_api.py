@@ -1,4 +1,4 @@
-"""The API in this process: what OpenAI's clients expect, sessions, limits and errors."""
+"""The API in this process: what OpenAI's clients expect, memories, limits and errors."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_a_completion(client):
     assert (body["object"], body["model"]) == ("text_completion", "tiny")
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"] == {"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14}
-    assert body["memory"]["session"] is None
+    assert body["memory"]["memory"] is None
     assert client.text(["hello"]) == client.text(list(b"hello")) == body["choices"][0]["text"]
 
 
@@ -56,7 +56,7 @@ def test_a_memory_goes_on_without_the_history(client):
     assert second["choices"][0]["text"] == whole
     assert second["usage"]["prompt_tokens"] == len("and more")
     assert second["memory"]["tokens"] == 1 + len("hello") + 8 + len("and more") + 8
-    assert (second["memory"]["session"], second["memory"]["user"], second["memory"]["version"]) == (
+    assert (second["memory"]["memory"], second["memory"]["user"], second["memory"]["version"]) == (
         "work",
         "default",
         2,
@@ -68,7 +68,7 @@ def test_a_memory_goes_on_without_the_history(client):
     assert client.text("and more", memory="other") == client.text("and more")
 
 
-def test_sessions_at_once_do_not_mix(client):
+def test_memories_at_once_do_not_mix(client):
     prompts = {f"s{i}": f"fact {i} " * (i + 1) for i in range(6)}
     calls = [
         ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": text, "memory": name}})
@@ -83,7 +83,7 @@ def test_sessions_at_once_do_not_mix(client):
         assert two.json()["choices"][0]["text"] == client.text(text + said + "?")
 
 
-def test_requests_of_one_session_come_one_after_the_other(client):
+def test_requests_of_one_memory_come_one_after_the_other(client):
     call = ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "again", "memory": "one"}})
     answers = [r.json()["memory"] for r in client.gather(*[call] * 5)]
     assert sorted(a["version"] for a in answers) == [1, 2, 3, 4, 5]
@@ -242,10 +242,10 @@ def test_a_server_may_forbid_to_write_gated(make_client, model):
 def test_an_empty_header_names_no_memory(client):
     body = {**GREEDY, "prompt": "x"}
     answer = client.request("POST", "/v1/completions", json=body, headers={"X-Titans-Memory": ""}).json()
-    assert answer["memory"]["session"] is None
+    assert answer["memory"]["memory"] is None
 
 
-def test_one_session_cannot_take_all_places(make_client):
+def test_one_memory_cannot_take_all_places(make_client):
     client = make_client(max_batch=2, max_queue=30)
     call = ("POST", "/v1/completions", {"json": {**GREEDY, "prompt": "again", "memory": "one"}})
     statuses = sorted(r.status_code for r in client.gather(*[call] * 12))

@@ -75,7 +75,7 @@ def test_greedy_text_is_that_of_generate(any_model, run, tokenizer):
 
 @settings(max_examples=8)
 @given(data=st.data())
-def test_a_session_cut_anywhere_is_one_session(model, run, data):
+def test_a_memory_cut_anywhere_is_one_memory(model, run, data):
     text = data.draw(st.binary(min_size=2, max_size=20))
     cut = data.draw(st.integers(1, len(text) - 1))
     others = [Asked(model, b"noise" * n) for n in range(1, data.draw(st.integers(1, 4)))]

@@ -49,7 +49,7 @@ def page(browser, server):
         page.on("console", lambda message: errors.append(message) if message.type == "error" else None)
         page.on("request", lambda request: urls.append(request.url))
         page.goto(server.url)
-        expect(page.locator("#sessions button")).to_have_count(2)
+        expect(page.locator("#memories button")).to_have_count(2)
         yield page
         # the browser itself reports what a test had the API refuse
         assert [e for e in errors if "/v1/" not in getattr(e, "location", {"url": ""})["url"]] == []
@@ -66,9 +66,9 @@ def answered(page, messages=2):
     expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
-def opened(page, session):
-    expect(page.locator("#where-session")).to_have_text(session)
-    expect(page.locator("#sessions [aria-current] .name")).to_have_text(session)
+def opened(page, memory):
+    expect(page.locator("#where-memory")).to_have_text(memory)
+    expect(page.locator("#memories [aria-current] .name")).to_have_text(memory)
 
 
 def confirm(page, name, action, typed=None):
@@ -104,7 +104,7 @@ def test_an_answer_streams_in_with_what_it_did_to_the_memory(page, server):
     expect(page.locator("#numbers")).to_contain_text("State40 KiB")
     expect(page.locator(".outcome").last).to_have_text(re.compile(r"written \d+ · skipped \d+ · dropped \d+ "))
     expect(page.locator("#charts svg")).to_have_count(3)
-    expect(page.locator("#sessions [aria-current] .hint")).to_have_text("99 tokens · 40 KiB")
+    expect(page.locator("#memories [aria-current] .hint")).to_have_text("99 tokens · 40 KiB")
 
 
 def test_only_the_new_message_is_sent(page, server):
@@ -267,17 +267,17 @@ def test_key(page, server):
     expect(page.get_by_role("alert")).to_contain_text("The server asks for an API key")
     page.get_by_label("API key").fill("secret")
     page.keyboard.press("Tab")
-    expect(page.locator("#sessions button")).to_have_count(2)
+    expect(page.locator("#memories button")).to_have_count(2)
     say(page, "x")
     answered(page)
     page.reload()  # the key is kept while the tab is open
-    expect(page.locator("#sessions button")).to_have_count(2)
+    expect(page.locator("#memories button")).to_have_count(2)
 
 
-# Sessions
+# Memories
 
 
-def test_switch_between_sessions_and_users(page, server):
+def test_switch_between_memories_and_users(page, server):
     say(page, "to other")
     answered(page)
     page.get_by_role("button", name="main 1,204 tokens").click()
@@ -309,22 +309,22 @@ def test_switching_stops_what_runs(page, server):
     expect(page.locator(".outcome").last).to_have_text("stopped")
 
 
-def test_new_session_exists_from_its_first_message(page, server):
+def test_new_memory_exists_from_its_first_message(page, server):
     confirm(page, "New", "Create", typed="not a/name")
     expect(page.get_by_role("dialog")).to_be_visible()  # refused by the browser, in words
     page.get_by_label("Name").fill("a.name")
     page.keyboard.press("Enter")
     opened(page, "a.name")
-    expect(page.locator("#sessions [aria-current] .hint")).to_have_text("new")
+    expect(page.locator("#memories [aria-current] .hint")).to_have_text("new")
     assert ("default", "a.name") not in server.memories
     say(page, "x")
     answered(page)
-    expect(page.locator("#sessions [aria-current] .hint")).to_have_text("8 tokens · 40 KiB")
+    expect(page.locator("#memories [aria-current] .hint")).to_have_text("8 tokens · 40 KiB")
 
 
 def test_fork(page, server):
     confirm(page, "Fork", "Fork", typed="main")
-    expect(page.get_by_role("alert")).to_contain_text("the session main exists already")
+    expect(page.get_by_role("alert")).to_contain_text("the memory main exists already")
     confirm(page, "Fork", "Fork")
     opened(page, "other-2")
     assert server.memories["default", "other-2"]["tokens"] == 88
@@ -337,13 +337,13 @@ def test_reset_and_delete_ask_first(page, server):
     confirm(page, "Delete", "Cancel")
     assert server.memories["default", "other"]["tokens"] == 96
     confirm(page, "Reset", "Reset")
-    expect(page.locator("#sessions [aria-current] .hint")).to_have_text("0 tokens · 40 KiB")
+    expect(page.locator("#memories [aria-current] .hint")).to_have_text("0 tokens · 40 KiB")
     expect(page.locator(".note")).to_contain_text("The memory was reset")
     expect(page.locator("#charts svg")).to_have_count(0)
     confirm(page, "Delete", "Delete")
     opened(page, "main")
     assert ("default", "other") not in server.memories
-    expect(page.locator("#sessions button")).to_have_count(1)
+    expect(page.locator("#memories button")).to_have_count(1)
 
 
 def test_download_and_upload(page, server, tmp_path):
@@ -362,29 +362,29 @@ def test_download_and_upload(page, server, tmp_path):
     assert server.memories["default", "saved-copy"]["tokens"] == 88
 
 
-def test_more_sessions_than_one_list_holds(page, server):
+def test_more_memories_than_one_list_holds(page, server):
     for i in range(120):
         server.remember("many", f"s{i:03d}", 1)
     page.get_by_label("User").fill("many")
     page.keyboard.press("Tab")
-    expect(page.locator("#sessions button")).to_have_count(100)
-    page.get_by_role("button", name="Show more sessions").click()
-    expect(page.locator("#sessions button")).to_have_count(120)
-    expect(page.get_by_role("button", name="Show more sessions")).to_be_hidden()
+    expect(page.locator("#memories button")).to_have_count(100)
+    page.get_by_role("button", name="Show more memories").click()
+    expect(page.locator("#memories button")).to_have_count(120)
+    expect(page.get_by_role("button", name="Show more memories")).to_be_hidden()
     say(page, "x")
     answered(page)
-    expect(page.locator("#sessions button")).to_have_count(120)  # still all of them
+    expect(page.locator("#memories button")).to_have_count(120)  # still all of them
 
 
-def test_a_session_beyond_the_first_list_is_known(page, server):
+def test_a_memory_beyond_the_first_list_is_known(page, server):
     for i in range(120):
         server.remember("many", f"s{i:03d}", 7)
     page.get_by_label("User").fill("many")
     page.keyboard.press("Tab")
-    expect(page.locator("#sessions button")).to_have_count(100)
+    expect(page.locator("#memories button")).to_have_count(100)
     confirm(page, "New", "Create", typed="s110")
     opened(page, "s110")
-    current = page.locator("#sessions [aria-current] .hint")
+    current = page.locator("#memories [aria-current] .hint")
     expect(current).to_have_text("7 tokens · 40 KiB")
     expect(page.locator(".empty")).to_contain_text("This memory has read 7 tokens")
     say(page, "x")
@@ -394,11 +394,11 @@ def test_a_session_beyond_the_first_list_is_known(page, server):
         expect(page.get_by_role("button", name=name, exact=True)).to_be_enabled()
     confirm(page, "Reset", "Reset")
     expect(current).to_have_text("0 tokens · 40 KiB")
-    expect(page.locator("#sessions button")).to_have_count(101)
+    expect(page.locator("#memories button")).to_have_count(101)
     confirm(page, "Delete", "Delete")
     opened(page, "s099")
     assert ("many", "s110") not in server.memories
-    expect(page.locator("#sessions [aria-current]")).to_be_in_viewport()
+    expect(page.locator("#memories [aria-current]")).to_be_in_viewport()
     expect(page.get_by_role("button", name="Reset")).to_be_in_viewport()
 
 
@@ -416,7 +416,7 @@ def test_a_memory_that_cannot_be_read_can_be_reset(page, server, what, shown, to
     for name in ("Download", "Delete"):
         expect(page.get_by_role("button", name=name)).to_be_enabled()
     confirm(page, "Reset", "Reset")
-    expect(page.locator("#sessions [aria-current] .hint")).to_have_text("0 tokens · 40 KiB")
+    expect(page.locator("#memories [aria-current] .hint")).to_have_text("0 tokens · 40 KiB")
     expect(page.get_by_role("button", name="Fork")).to_be_enabled()
     say(page, "x")
     answered(page)

@@ -37,7 +37,7 @@ def test_the_official_client_works_unchanged(serve, tmp_path):
         plain = client.completions.create(**GREEDY, prompt="hello", stop=["zz"], seed=1, top_p=0.9)
         kept = client.completions.create(**GREEDY, prompt="hello", user="ann", extra_body={"memory": "work"})
         assert kept.choices[0].text == plain.choices[0].text
-        assert kept.memory["session"] == "work"
+        assert kept.memory["memory"] == "work"
         with pytest.raises(openai.NotFoundError):
             client.completions.create(model="gpt", prompt="x")
         with pytest.raises(openai.BadRequestError, match="temperature"):

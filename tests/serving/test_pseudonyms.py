@@ -14,7 +14,7 @@ from titans.serving import logs
 from titans.serving.pseudonyms import pseudonym, without_names
 
 TURN = {**GREEDY, "prompt": "x", "user": "Ann.Smith@example.org", "memory": "diary"}
-SESSION = "Ann.Smith@example.org:diary"
+NAME = "Ann.Smith@example.org:diary"
 
 
 @pytest.fixture
@@ -63,22 +63,22 @@ def test_no_user_is_named(client, model, tmp_path, monkeypatch, lines):
     told = lines()
     assert sum('"level": "error"' in line for line in told) >= 3
     assert named(told) == []
-    assert sum(pseudonym(SESSION) in line for line in told) >= 3  # still told apart
+    assert sum(pseudonym(NAME) in line for line in told) >= 3  # still told apart
     assert len(named(lines(True))) >= 3  # as --log-names writes them
 
 
 @pytest.mark.parametrize(
-    ("text", "session"),
+    ("text", "memory"),
     [
-        ("the session 'ann:notes' of 'acme': damaged", "ann:notes"),
+        ("the memory 'ann:notes' of 'acme': damaged", "ann:notes"),
         ("KeyError: ('acme', 'ann:notes')", "ann:notes"),
         ("No such file: '/srv/acme=0/ann;notes=1/000000000001.safetensors'", "Ann:notes"),
         ("/srv/x@y,org;a,b=0 is a link", "x@y.org:a.b"),
     ],
 )
-def test_a_session_is_the_same_wherever_it_is_named(text, session):
-    assert pseudonym(session) in without_names(text)
-    assert session.split(":")[1] not in without_names(text)
+def test_a_memory_is_the_same_wherever_it_is_named(text, memory):
+    assert pseudonym(memory) in without_names(text)
+    assert memory.split(":")[1] not in without_names(text)
 
 
 @pytest.mark.parametrize("text", ["see http://localhost:8000", "File 'x.py', line 3: a = 'b'", "x=0; y=1", "cuda:0"])
@@ -91,8 +91,8 @@ def test_the_option(monkeypatch):
     monkeypatch.setattr("sys.stderr", stream)
     for names in (False, True):
         logs.log_as_json(names)
-        logging.getLogger("titans").error("the session 'ann:notes'")
+        logging.getLogger("titans").error("the memory 'ann:notes'")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == [
-        f"the session {pseudonym('ann:notes')}",
-        "the session 'ann:notes'",
+        f"the memory {pseudonym('ann:notes')}",
+        "the memory 'ann:notes'",
     ]

@@ -64,4 +64,4 @@ def test_foreign_memories_are_counted_at_the_start(client, caplog):
         if (counted := client.get("/healthz").json()["memories_at_start"]) is not None:
             break
         time.sleep(0.02)
-    assert counted == {"tenants": 1, "sessions": 2, "foreign": 1, "damaged": 0}
+    assert counted == {"tenants": 1, "memories": 2, "foreign": 1, "damaged": 0}

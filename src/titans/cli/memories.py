@@ -13,7 +13,7 @@ from titans.errors import TitansError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from titans.persistence import Copied, MemoryStore, SessionInfo
+    from titans.persistence import BackupReport, MemoryInfo, MemoryStore
 
 app = typer.Typer(no_args_is_help=True, help="List, back up, restore and migrate the memories that titans serve keeps.")
 
@@ -61,7 +61,7 @@ def migrate(
 
     [bold]Example:[/] titans memories migrate runs/newer --memories memories --adopt
     """
-    from titans.persistence import ConflictError, StateFileError, UnknownSessionError
+    from titans.persistence import ConflictError, StateFileError, UnknownMemoryError
 
     if adopt == delete:
         raise TitansError("choose what becomes of the memories of another model: either --adopt or --delete")
@@ -71,11 +71,11 @@ def migrate(
             continue
         try:
             if adopt:
-                store.adopt(info.tenant, info.session)
+                store.adopt(info.tenant, info.name)
             else:
-                store.delete(info.tenant, info.session)
+                store.delete(info.tenant, info.name)
             done += 1
-        except (ConflictError, UnknownSessionError, StateFileError) as error:
+        except (ConflictError, UnknownMemoryError, StateFileError) as error:
             typer.echo(f"left: {name}: {error}", err=True)
             left += 1
     typer.echo(f"{'adopted' if adopt else 'deleted'}: {done:,} memories of another model")
@@ -111,10 +111,10 @@ def restore(
     _say(put_back(_apart(copy, memories), memories), memories)
 
 
-def _say(copied: Copied, to: str) -> None:
+def _say(copied: BackupReport, to: str) -> None:
     for sentence in copied.damaged:
         typer.echo(f"left out: {sentence}", err=True)
-    typer.echo(f"memories: {copied.sessions:,}, {copied.bytes:,} bytes, in {to}")
+    typer.echo(f"memories: {copied.memories:,}, {copied.bytes:,} bytes, in {to}")
     if copied.damaged:
         raise TitansError(f"what is damaged was left out, {len(copied.damaged):,} in all: reset or delete it")
 
@@ -153,15 +153,15 @@ def _open(model: str, memories: str) -> MemoryStore:
     return MemoryStore(place, load_model(model))
 
 
-def _each(store: MemoryStore, tenant: str | None) -> Iterator[tuple[str, SessionInfo | str]]:
-    """Iterate over the sessions: what to call each, and what is known of it, or what is wrong with its file."""
+def _each(store: MemoryStore, tenant: str | None) -> Iterator[tuple[str, MemoryInfo | str]]:
+    """Iterate over the memories: what to call each, and what is known of it, or what is wrong with its file."""
     from titans.persistence import StateFileError
 
     for one in store.tenants() if tenant is None else [tenant]:
-        for session in store.names(one):
+        for memory in store.names(one):
             try:
-                info: SessionInfo | str | None = store.info(one, session)
+                info: MemoryInfo | str | None = store.info(one, memory)
             except StateFileError as error:
                 info = str(error)
             if info is not None:
-                yield f"{one} {session}", info
+                yield f"{one} {memory}", info

@@ -31,7 +31,7 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(min=0, help="Requests of a tenant that may wait; more get status 429.")
     ] = 64,
-    max_sessions: Annotated[
+    max_memories: Annotated[
         int | None, typer.Option(min=1, help="Memories a tenant may have.", show_default="any number")
     ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 4 << 20,
@@ -80,7 +80,7 @@ def serve(
     limits = Limits(max_body, max_state, max_prompt_tokens, max_new_tokens)
     app = application(
         language_model, tokenizer, model, memories=memories, keys=known, policy=policy, allow_gated=gated,
-        max_batch=max_batch, max_queue=max_queue, max_sessions=max_sessions, limits=limits,
+        max_batch=max_batch, max_queue=max_queue, max_memories=max_memories, limits=limits,
     )  # fmt: skip
     log_as_json(log_names)
     run(app, host, port, lambda address: typer.echo(f"{model} at {address}"), keys=known, stop_seconds=stop_seconds)

@@ -1,6 +1,6 @@
-"""Memories that outlive the process: state files, and a store of them by tenant and session."""
+"""Memories that outlive the process: state files, and a store of them by tenant and name."""
 
-from titans.persistence.backup import Copied, backup, restore
+from titans.persistence.backup import BackupReport, backup, restore
 from titans.persistence.errors import (
     ConflictError,
     FingerprintError,
@@ -8,25 +8,25 @@ from titans.persistence.errors import (
     LimitError,
     StateFileError,
     StoreError,
-    UnknownSessionError,
+    UnknownMemoryError,
 )
 from titans.persistence.fingerprint import fingerprint
-from titans.persistence.sessions import Census, SessionInfo, Stored
+from titans.persistence.memories import MemoryInfo, StoreCounts, StoredMemory
 from titans.persistence.store import MemoryStore
 
 __all__ = [
-    "Census",
+    "BackupReport",
     "ConflictError",
-    "Copied",
     "FingerprintError",
     "InvalidNameError",
     "LimitError",
+    "MemoryInfo",
     "MemoryStore",
-    "SessionInfo",
     "StateFileError",
+    "StoreCounts",
     "StoreError",
-    "Stored",
-    "UnknownSessionError",
+    "StoredMemory",
+    "UnknownMemoryError",
     "backup",
     "fingerprint",
     "restore",

@@ -11,34 +11,34 @@ from functools import partial
 from titans.errors import TitansError
 from titans.persistence.errors import StateFileError
 from titans.persistence.folders import open_folder
-from titans.persistence.sessions import Place, Version
+from titans.persistence.memories import Place, Version
 from titans.persistence.state_file import check
 from titans.persistence.versions import Versions
 
-_LEAP = 1_000_000  # versions: more than a session is given between a backup and the day it is needed
-_RATE = 100  # versions a second that a clock counts: more than a session is given; 12 digits last until 2286
+_LEAP = 1_000_000  # versions: more than a memory is given between a backup and the day it is needed
+_RATE = 100  # versions a second that a clock counts: more than a memory is given; 12 digits last until 2286
 
 
 @dataclasses.dataclass(frozen=True)
-class Copied:
+class BackupReport:
     """What was copied.
 
     Args:
-        sessions: how many.
+        memories: how many.
         bytes: of their files.
         damaged: what is wrong with those that were left out, one sentence each.
     """
 
-    sessions: int
+    memories: int
     bytes: int
     damaged: tuple[str, ...]
 
 
-def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> Copied:
-    """Copy a store, which may be written meanwhile: each session as of one moment between start and end.
+def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> BackupReport:
+    """Copy a store, which may be written meanwhile: each memory as of one moment between start and end.
 
     A version's file never changes, and one that a writer replaces while it is looked for is looked up again, so that no
-    session is missed, torn or older than what had been written at the start. The copy is a store itself.
+    memory is missed, torn or older than what had been written at the start. The copy is a store itself.
 
     Args:
         store: a folder or an fsspec URL.
@@ -54,7 +54,7 @@ def backup(store: str | os.PathLike[str], target: str | os.PathLike[str]) -> Cop
     return _copy(store, target, 0)
 
 
-def restore(copy: str | os.PathLike[str], target: str | os.PathLike[str]) -> Copied:
+def restore(copy: str | os.PathLike[str], target: str | os.PathLike[str]) -> BackupReport:
     """Make a store of a backup. All versions are higher than in the backup, and than in what was restored of it before.
 
     So none that was written after the backup, or after another restore, and that a client may still hold, comes again
@@ -74,11 +74,11 @@ def restore(copy: str | os.PathLike[str], target: str | os.PathLike[str]) -> Cop
     return _copy(copy, target, int(time.time() * _RATE))
 
 
-def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[str], least: int) -> Copied:
+def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[str], least: int) -> BackupReport:
     source, target = Versions(open_folder(source_root)), Versions(open_folder(target_root))
     if target.folder.folders("") or target.folder.files(""):
         raise TitansError(f"{target_root} holds something already: give a new folder")
-    number = None  # of all sessions, if not the one that each has; above those of the copy, also if clocks went wrong
+    number = None  # of all memories, if not the one that each has; above those of the copy, also if clocks went wrong
     if least:
         numbers = [source.newest(place).number for place in _places(source)]
         highest = max([0, *numbers, *map(source.last, source.tenants())])
@@ -95,7 +95,7 @@ def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[st
     for tenant in source.tenants():
         if last := number or source.last(tenant):
             target.note(tenant, last)
-    return Copied(len(sizes), sum(sizes), tuple(damaged))
+    return BackupReport(len(sizes), sum(sizes), tuple(damaged))
 
 
 def _places(versions: Versions) -> Iterator[Place]:

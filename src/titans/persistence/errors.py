@@ -28,19 +28,19 @@ class FingerprintError(TitansError):
 
 
 class ConflictError(TitansError):
-    """A session is not at the version that the caller expected: somebody else wrote it, or made it, meanwhile."""
+    """A memory is not at the version that the caller expected: somebody else wrote it, or made it, meanwhile."""
 
 
-class UnknownSessionError(TitansError):
-    """There is no session of that name."""
+class UnknownMemoryError(TitansError):
+    """There is no memory of that name."""
 
 
 class InvalidNameError(TitansError):
-    """A name of a tenant or session holds what no name may hold."""
+    """A name of a tenant or memory holds what no name may hold."""
 
 
 class LimitError(TitansError):
-    """A state is larger, or a tenant has more sessions, than the store allows."""
+    """A state is larger, or a tenant has more memories, than the store allows."""
 
 
 class StoreError(TitansError):

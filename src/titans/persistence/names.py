@@ -1,4 +1,4 @@
-"""Names of tenants and sessions, and the names of the folders that hold them."""
+"""Names of tenants and memories, and the names of the folders that hold them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_name(name: str) -> str:
     """Refuse what is no name.
 
     Args:
-        name: of a tenant or a session.
+        name: of a tenant or a memory.
 
     Returns:
         The name.

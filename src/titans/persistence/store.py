@@ -1,4 +1,4 @@
-"""A store of memories by tenant and session, for several threads and processes at once."""
+"""A store of memories by tenant and name, for several threads and processes at once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from titans.persistence.cache import Cache
 from titans.persistence.errors import ConflictError, LimitError, StateFileError, StoreError
 from titans.persistence.fingerprint import base, fingerprint
 from titans.persistence.folders import open_folder
+from titans.persistence.memories import MemoryInfo, Place, StoreCounts, StoredMemory, Version
 from titans.persistence.names import check_name
-from titans.persistence.sessions import Census, Place, SessionInfo, Stored, Version
 from titans.persistence.state_file import check, dump, parse, read_header
 from titans.persistence.versions import Versions, unknown
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryStore:
-    """Keeps the memory of every session of every tenant.
+    """Keeps the memories of every tenant.
 
     Every write is on disk when it returns; memory holds copies of what was used last. Of several writers of one
     version one succeeds, and the others get a `ConflictError`. All methods may be called from any thread, and raise a
@@ -40,7 +40,7 @@ class MemoryStore:
         model: the model whose memories these are.
         cache_bytes: memory for copies of states. Default 256 MiB.
         max_state_bytes: size that the file of a state may have. Default: any.
-        max_sessions: sessions that a tenant may have; processes that make sessions at the same moment may exceed it
+        max_memories: memories that a tenant may have; processes that make memories at the same moment may exceed it
             by one each. Default: any number.
 
     Raises:
@@ -54,70 +54,70 @@ class MemoryStore:
         *,
         cache_bytes: int = 256 * 2**20,
         max_state_bytes: int | None = None,
-        max_sessions: int | None = None,
+        max_memories: int | None = None,
     ) -> None:
         self._folder = open_folder(root)
         self._versions = Versions(self._folder)
         self._model: Any = base(model)
-        self._max_state_bytes, self._max_sessions = max_state_bytes, max_sessions
-        self._cache: Cache[tuple[str, Stored]] = Cache(cache_bytes)
+        self._max_state_bytes, self._max_memories = max_state_bytes, max_memories
+        self._cache: Cache[tuple[str, StoredMemory]] = Cache(cache_bytes)
         try:
             self._versions.sweep()
         except StoreError as error:  # what can be read is of use all the same
             logger.warning("what deletions and crashes left in the store stays: %s", error)
 
-    def get(self, tenant: str, session: str) -> Stored | None:
-        """Read a session.
+    def get(self, tenant: str, name: str) -> StoredMemory | None:
+        """Read a memory.
 
         Args:
             tenant: whose.
-            session: its name.
+            name: its name.
 
         Returns:
-            Its newest version, or None if there is no such session.
+            Its newest version, or None if there is no such memory.
 
         Raises:
             FingerprintError: it was written with another model.
             StateFileError: its file is damaged.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         return self._versions.use(place, lambda newest: self._stored(place, newest))
 
-    def put(self, tenant: str, session: str, state: MemoryState, *, expected: int | None) -> SessionInfo:
-        """Write the next version of a session.
+    def put(self, tenant: str, name: str, state: MemoryState, *, expected: int | None) -> MemoryInfo:
+        """Write the next version of a memory.
 
         Args:
             tenant: whose.
-            session: its name.
+            name: its name.
             state: its new state, of one row.
-            expected: the version that `get` returned; None or 0 where the session must not exist.
+            expected: the version that `get` returned; None or 0 where the memory must not exist.
 
         Returns:
-            What is known of the session now.
+            What is known of the memory now.
 
         Raises:
-            ConflictError: the session is at another version.
-            LimitError: the state is too large, or the tenant has too many sessions.
+            ConflictError: the memory is at another version.
+            LimitError: the state is too large, or the tenant has too many memories.
             TitansError: the state has more than one row, or is not of this model.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         newest = self._versions.newest(place)
         current = newest.number if newest.is_live else 0
         if current != (expected or 0):
             raise ConflictError(
-                f"the session {session!r} is at version {current} and not {expected or 0}: "
+                f"the memory {name!r} is at version {current} and not {expected or 0}: "
                 "get it again and repeat what was done"
             )
         return self._write(place, state, newest)
 
     def list(
         self, tenant: str, *, limit: int = 100, after: str | None = None, prefix: str = ""
-    ) -> builtins.list[SessionInfo]:
-        """List the sessions of a tenant, sorted by name, the damaged ones among them.
+    ) -> builtins.list[MemoryInfo]:
+        """List the memories of a tenant, sorted by name, the damaged ones among them.
 
         Args:
             tenant: whose.
-            limit: sessions to return at most. Default 100.
+            limit: memories to return at most. Default 100.
             after: the last name of the page before. Default: start with the first.
             prefix: how their names start; of no other a file is opened. Default: anyhow.
 
@@ -130,145 +130,145 @@ class MemoryStore:
         page = (self._listed(tenant, name) for name in own)
         return list(islice((info for info in page if info is not None), limit))
 
-    def info(self, tenant: str, session: str) -> SessionInfo | None:
-        """Tell what is known of a session without reading its state; None if there is no such session.
+    def info(self, tenant: str, name: str) -> MemoryInfo | None:
+        """Tell what is known of a memory without reading its state; None if there is no such memory.
 
         Raises:
             StateFileError: its file is damaged.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         return self._versions.use(place, lambda newest: self._info(place, newest))
 
-    def fork(self, tenant: str, session: str, to: str) -> SessionInfo:
-        """Start a new session with the memory of another.
+    def fork(self, tenant: str, name: str, to: str) -> MemoryInfo:
+        """Start a new memory as a copy of another.
 
         Args:
             tenant: whose.
-            session: the one to copy.
+            name: the one to copy.
             to: the name of the new one, which must not exist.
 
         Returns:
             What is known of the new one.
 
         Raises:
-            UnknownSessionError: there is nothing to copy.
-            ConflictError: there is a session of the new name.
+            UnknownMemoryError: there is nothing to copy.
+            ConflictError: there is a memory of the new name.
             TitansError: as of `get` and `put`.
         """
-        stored = self.get(tenant, check_name(session))
+        stored = self.get(tenant, check_name(name))
         if stored is None:
-            raise unknown(session)
+            raise unknown(name)
         return self.put(tenant, to, stored.state, expected=None)
 
-    def reset(self, tenant: str, session: str, state: MemoryState | None = None) -> SessionInfo:
-        """Give a session the memory of a new one.
+    def reset(self, tenant: str, name: str, state: MemoryState | None = None) -> MemoryInfo:
+        """Start a memory anew.
 
         Args:
             tenant: whose.
-            session: its name.
+            name: its name.
             state: in which new ones start, of one row. Default: the model's initial state.
 
         Returns:
-            What is known of the session now.
+            What is known of the memory now.
 
         Raises:
-            UnknownSessionError: there is no such session.
+            UnknownMemoryError: there is no such memory.
             ConflictError: another writer was faster.
             TitansError: as of `put`.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         newest = self._versions.existing(place)
         return self._write(place, self._model.initial_state(1) if state is None else state, newest)
 
-    def delete(self, tenant: str, session: str) -> None:
-        """Delete a session; whoever is about to write it gets a conflict.
+    def delete(self, tenant: str, name: str) -> None:
+        """Delete a memory; whoever is about to write it gets a conflict.
 
         Raises:
-            UnknownSessionError: there is no such session.
+            UnknownMemoryError: there is no such memory.
             ConflictError: another writer was faster.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         self._versions.delete(place)
         self._cache.drop(place)
 
-    def export(self, tenant: str, session: str) -> bytes:
-        """Return a session's state file, which `load` and `MemoryState.load` read.
+    def export(self, tenant: str, name: str) -> bytes:
+        """Return a memory's state file, which `load` and `MemoryState.load` read.
 
         Raises:
-            UnknownSessionError: there is no such session.
+            UnknownMemoryError: there is no such memory.
             StateFileError: its file is damaged.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         data = self._versions.use(place, lambda newest: self._checked(place, newest))
         if data is None:
-            raise unknown(session)
+            raise unknown(name)
         return data
 
-    def load(self, tenant: str, session: str, data: bytes) -> SessionInfo:
-        """Make a state file the next version of a session, or the first.
+    def load(self, tenant: str, name: str, data: bytes) -> MemoryInfo:
+        """Make a state file the next version of a memory, or the first.
 
         Args:
             tenant: whose.
-            session: its name.
+            name: its name.
             data: the content of the file, which need not be trusted.
 
         Returns:
-            What is known of the session now.
+            What is known of the memory now.
 
         Raises:
             StateFileError: the content is damaged or no state.
             FingerprintError: it belongs to another model.
             TitansError: as of `put`.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         self._check_size(len(data))
         state, header = parse(data, self._model)
         return self._write(place, state, self._versions.newest(place), header.created)
 
-    def adopt(self, tenant: str, session: str) -> SessionInfo:
-        """Take a session of another model for one of this model, as far as the shapes allow.
+    def adopt(self, tenant: str, name: str) -> MemoryInfo:
+        """Take a memory of another model for one of this model, as far as the shapes allow.
 
         What it remembers was written under other weights: whether these read it as well is for the caller to try.
 
         Args:
             tenant: whose.
-            session: its name.
+            name: its name.
 
         Returns:
-            What is known of the session now.
+            What is known of the memory now.
 
         Raises:
-            UnknownSessionError: there is no such session.
+            UnknownMemoryError: there is no such memory.
             StateFileError: its file is damaged, or holds no state that fits this model.
             TitansError: as of `put`.
         """
-        place = _place(tenant, session)
+        place = _place(tenant, name)
         found = self._versions.use(place, lambda newest: (newest, self._folder.read(place.file(newest.number))))
         if found is None:
-            raise unknown(session)
+            raise unknown(name)
         return self._write(place, parse(found[1], self._model, force=True)[0], found[0])
 
     def tenants(self) -> builtins.list[str]:
-        """Return the names of the tenants, sorted; some may have no sessions any more."""
+        """Return the names of the tenants, sorted; some may have no memories any more."""
         return self._versions.tenants()
 
     def names(self, tenant: str) -> builtins.list[str]:
-        """Return the names of a tenant's sessions, sorted, damaged ones too; one may have been deleted by now."""
+        """Return the names of a tenant's memories, sorted, damaged ones too; one may have been deleted by now."""
         return self._versions.names(tenant)
 
-    def count(self) -> Census:
-        """Count the sessions, and those that this model cannot go on from; opens every session's file."""
-        tenants, sessions, foreign, damaged = self.tenants(), 0, 0, 0
+    def count(self) -> StoreCounts:
+        """Count the memories, and those that this model cannot go on from; opens every memory's file."""
+        tenants, memories, foreign, damaged = self.tenants(), 0, 0, 0
         for tenant in tenants:
-            for session in self.names(tenant):
+            for name in self.names(tenant):
                 try:
-                    info = self.info(tenant, session)
+                    info = self.info(tenant, name)
                 except StateFileError:
                     damaged += 1
                     continue
-                sessions += info is not None
+                memories += info is not None
                 foreign += info is not None and info.foreign
-        return Census(len(tenants), sessions + damaged, foreign, damaged)
+        return StoreCounts(len(tenants), memories + damaged, foreign, damaged)
 
     def check(self) -> None:
         """Find out whether the store can be written, by writing a small file and removing it.
@@ -280,7 +280,7 @@ class MemoryStore:
         self._folder.create(path, b"ready\n")
         self._folder.remove(path)
 
-    def _stored(self, place: Place, newest: Version) -> Stored:
+    def _stored(self, place: Place, newest: Version) -> StoredMemory:
         mark, cached = fingerprint(self._model), self._cache.get(place)
         if cached is not None and cached[0] == mark and cached[1].version == newest.number:
             return cached[1]
@@ -293,29 +293,29 @@ class MemoryStore:
         check(data)
         return data
 
-    def _info(self, place: Place, newest: Version) -> SessionInfo:
+    def _info(self, place: Place, newest: Version) -> MemoryInfo:
         file = place.file(newest.number)
         header = read_header(lambda start, end: self._folder.read(file, start, end), newest.bytes)
         return place.describe(newest, header, self._model)
 
-    def _listed(self, tenant: str, session: str) -> SessionInfo | None:
+    def _listed(self, tenant: str, name: str) -> MemoryInfo | None:
         try:
-            return self.info(tenant, session)
+            return self.info(tenant, name)
         except StateFileError:
-            place = Place(tenant, session)
+            place = Place(tenant, name)
             newest = self._versions.newest(place)
             return place.damaged(newest) if newest.is_live else None
 
-    def _keep(self, state: MemoryState, info: SessionInfo) -> Stored:
-        stored = Stored(state, info.version, info)
-        self._cache.put(Place(info.tenant, info.session), (fingerprint(self._model), stored), state.nbytes)
+    def _keep(self, state: MemoryState, info: MemoryInfo) -> StoredMemory:
+        stored = StoredMemory(state, info.version, info)
+        self._cache.put(Place(info.tenant, info.name), (fingerprint(self._model), stored), state.nbytes)
         return stored
 
-    def _write(self, place: Place, state: MemoryState, newest: Version, created: str | None = None) -> SessionInfo:
+    def _write(self, place: Place, state: MemoryState, newest: Version, created: str | None = None) -> MemoryInfo:
         """Write the version after `newest`."""
         _check_one_row(state)
         if newest.is_live:
-            with suppress(FileNotFoundError, StateFileError):  # a damaged session may be written anew
+            with suppress(FileNotFoundError, StateFileError):  # a damaged memory may be written anew
                 created = self._info(place, newest).created
         else:
             self._check_count(place.tenant)
@@ -336,18 +336,18 @@ class MemoryStore:
             )
 
     def _check_count(self, tenant: str) -> None:
-        """Refuse one more session; the deleted ones are told from the others only where that may matter."""
-        limit = self._max_sessions
+        """Refuse one more memory; the deleted ones are told from the others only where that may matter."""
+        limit = self._max_memories
         if limit is None or len(names := self._versions.names(tenant)) < limit:
             return
         if sum(self._versions.newest(Place(tenant, name)).is_live for name in names) >= limit:
-            raise LimitError(f"{tenant!r} has {limit:,} sessions already: delete one, or raise max_sessions")
+            raise LimitError(f"{tenant!r} has {limit:,} memories already: delete one, or raise max_memories")
 
 
-def _place(tenant: str, session: str) -> Place:
-    return Place(check_name(tenant), check_name(session))
+def _place(tenant: str, name: str) -> Place:
+    return Place(check_name(tenant), check_name(name))
 
 
 def _check_one_row(state: MemoryState) -> None:
     if state.rows != 1:
-        raise TitansError(f"the state has {state.rows} rows and a session has one: store each state.row(i) on its own")
+        raise TitansError(f"the state has {state.rows} rows and a memory has one: store each state.row(i) on its own")

@@ -1,16 +1,16 @@
-"""The versions of the sessions as files, of which each number stands for one content for ever.
+"""The versions of the memories as files, of which each number stands for one content for ever.
 
-A session is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
+A memory is a folder that holds its newest version as an immutable file, `000000000007.safetensors`. Writing is making
 the next file, which only one writer can; then the older ones are removed. Deleting is writing a last version that says
-so, noting its number in the tenant's folder `=last`, and removing the file. Whatever session the tenant starts later is
-numbered from there on: who still holds a version of a deleted session never takes a new one for it.
+so, noting its number in the tenant's folder `=last`, and removing the file. Whatever memory the tenant starts later is
+numbered from there on: who still holds a version of a deleted memory never takes a new one for it.
 
 A writer (1) reads the note, (2) sees that the newest version is still the one that it builds on, (3) makes the file of
 the number above both, which must not be there, then (4) looks again. Only if nothing happened meanwhile (no version is
 higher, the one that it builds on is there, the note is below its number) is the write acknowledged. Otherwise it notes
 its number, takes its file back, and begins again, if the version that it builds on is still the newest.
 
-No number of a session is acknowledged twice. The file of an acknowledged version N goes only after a higher version was
+No number of a memory is acknowledged twice. The file of an acknowledged version N goes only after a higher version was
 acknowledged, for whose file the same holds, or after a deletion of at least N was noted. So at any later time there is
 a higher version or a note of at least N: who looked before and makes N again finds it in (4), and who looks later does
 not come to N, also not from a file that is about to be taken back, since it counts from the note as well.
@@ -32,13 +32,13 @@ from titans.persistence.errors import (
     FingerprintError,
     StateFileError,
     StoreError,
-    UnknownSessionError,
+    UnknownMemoryError,
 )
 from titans.persistence.folders import Folder
+from titans.persistence.memories import DELETED, VERSION_FILE, Place, Version
 from titans.persistence.names import to_folder, to_name
-from titans.persistence.sessions import DELETED, VERSION_FILE, Place, Version
 
-_LAST = "=last"  # no session's folder
+_LAST = "=last"  # no memory's folder
 _LAST_FILE = re.compile(r"\d{12}")
 
 T = TypeVar("T")
@@ -51,26 +51,26 @@ class Versions:
         self.folder = folder
 
     def tenants(self) -> list[str]:
-        """Return the names of the tenants, sorted, some of whom may have no sessions any more."""
+        """Return the names of the tenants, sorted, some of whom may have no memories any more."""
         return sorted(filter(None, map(to_name, self.folder.folders(""))))
 
     def names(self, tenant: str) -> list[str]:
-        """Return the names of a tenant's sessions, sorted, some of which may be deleted."""
+        """Return the names of a tenant's memories, sorted, some of which may be deleted."""
         return sorted(filter(None, map(to_name, self.folder.folders(to_folder(tenant)))))
 
     def newest(self, place: Place) -> Version:
-        """Return the newest version of a session: a deletion, or none at number 0, where there is no session."""
+        """Return the newest version of a memory: a deletion, or none at number 0, where there is no memory."""
         return max(self._all(place), default=Version(0, len(DELETED)))
 
     def existing(self, place: Place) -> Version:
-        """Return the newest version of a session that there is.
+        """Return the newest version of a memory that there is.
 
         Raises:
-            UnknownSessionError: there is none of that name.
+            UnknownMemoryError: there is none of that name.
         """
         newest = self.newest(place)
         if not newest.is_live:
-            raise unknown(place.session)
+            raise unknown(place.name)
         return newest
 
     def use(self, place: Place, use: Callable[[Version], T]) -> T | None:
@@ -104,14 +104,14 @@ class Versions:
                 return made
 
     def delete(self, place: Place) -> None:
-        """Write the last version of a session, and sweep it.
+        """Write the last version of a memory, and sweep it.
 
         Raises:
-            UnknownSessionError: there is no such session.
+            UnknownMemoryError: there is no such memory.
             ConflictError: another writer was faster.
         """
         deletion = self.write(place, self.existing(place), DELETED)
-        with suppress(StoreError):  # the session is deleted: what is left is swept when a store is opened
+        with suppress(StoreError):  # the memory is deleted: what is left is swept when a store is opened
             self._bury(place, deletion.number)
 
     def sweep(self) -> None:
@@ -119,9 +119,9 @@ class Versions:
         paths = self.folder.leavings(_is_deletion)
         for path in sorted(paths, key=lambda path: path.rpartition("/")[2], reverse=True):  # the highest is noted first
             folder, _, name = path.rpartition("/")
-            tenant, session = (to_name(part) for part in folder.split("/")) if folder.count("/") == 1 else (None, None)
-            if tenant and session and (match := VERSION_FILE.fullmatch(name)):
-                self._bury(Place(tenant, session), int(match[1]))
+            tenant, memory = (to_name(part) for part in folder.split("/")) if folder.count("/") == 1 else (None, None)
+            if tenant and memory and (match := VERSION_FILE.fullmatch(name)):
+                self._bury(Place(tenant, memory), int(match[1]))
             else:
                 self.folder.remove(path)
                 self.folder.prune(folder)
@@ -131,7 +131,7 @@ class Versions:
         return max((int(name) for name in self._noted(tenant)), default=0)
 
     def note(self, tenant: str, number: int) -> None:
-        """Have the sessions that a tenant starts from here on numbered above `number`."""
+        """Have the memories that a tenant starts from here on numbered above `number`."""
         noted = self._noted(tenant)
         if number > max(map(int, noted), default=0):
             with suppress(FileExistsError):
@@ -152,7 +152,7 @@ class Versions:
         except FileExistsError as error:
             raise _conflict(place) from error
         except StoreError:
-            self.folder.prune(place.folder)  # of a session that could not be begun
+            self.folder.prune(place.folder)  # of a memory that could not be begun
             raise
         return Version(number, len(data))
 
@@ -179,14 +179,14 @@ class Versions:
         return [name for name in files if _LAST_FILE.fullmatch(name)]
 
 
-def unknown(session: str) -> UnknownSessionError:
-    """Say that there is no session of a name."""
-    return UnknownSessionError(f"there is no session {session!r}: list the sessions, or put a state to make it")
+def unknown(name: str) -> UnknownMemoryError:
+    """Say that there is no memory of a name."""
+    return UnknownMemoryError(f"there is no memory {name!r}: list the memories, or put a state to make it")
 
 
 def _conflict(place: Place) -> ConflictError:
     return ConflictError(
-        f"the session {place.session!r} was written by somebody else meanwhile: get it again and repeat what was done"
+        f"the memory {place.name!r} was written by somebody else meanwhile: get it again and repeat what was done"
     )
 
 
@@ -196,8 +196,8 @@ def _is_deletion(name: str, size: int) -> bool:
 
 @contextmanager
 def _naming(place: Place) -> Iterator[None]:
-    """Say which session cannot be read."""
+    """Say which memory cannot be read."""
     try:
         yield
     except (FingerprintError, StateFileError) as error:
-        raise type(error)(f"the session {place.session!r} of {place.tenant!r}: {error}") from error
+        raise type(error)(f"the memory {place.name!r} of {place.tenant!r}: {error}") from error

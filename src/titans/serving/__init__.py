@@ -1,1 +1,1 @@
-"""Serve a model over the OpenAI API, with a memory for each session that outlives the process."""
+"""Serve a model over the OpenAI API, with memories that outlive the process."""

@@ -39,10 +39,10 @@ class Usage(Answer):
 
 
 class MemoryUse(Answer):
-    """What a request did to the memory; user, session and version are null where nothing was kept."""
+    """What a request did to the memory; user, memory and version are null where nothing was kept."""
 
     user: str | None
-    session: str | None
+    memory: str | None
     version: int | None
     tokens: int
     bytes: int

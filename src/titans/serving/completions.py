@@ -180,14 +180,14 @@ def _job(request: Request, asked: Asked, prompt: Prompt) -> Job:
         seed=body.seed,
         stop=body.stop,
         trace=bool(body.trace),
-        session=session_name(body.user or DEFAULT_USER, memory) if memory else None,
+        memory=memory_name(body.user or DEFAULT_USER, memory) if memory else None,
         expected=asked.expected,
         write=body.write,
     )
 
 
-def session_name(user: str, memory: str) -> str:
-    """Name the session of a user's memory in the store.
+def memory_name(user: str, memory: str) -> str:
+    """Name a user's memory in the store.
 
     Raises:
         ApiError: one of them is no name.

@@ -12,12 +12,12 @@ from titans.persistence import (
     InvalidNameError,
     LimitError,
     StoreError,
-    UnknownSessionError,
+    UnknownMemoryError,
 )
 
 RETRY_AFTER = 1  # seconds
 _STATUS: tuple[tuple[type[TitansError], int, str], ...] = (
-    (UnknownSessionError, 404, "memory_not_found"),
+    (UnknownMemoryError, 404, "memory_not_found"),
     (ConflictError, 409, "memory_conflict"),
     (InvalidNameError, 400, "invalid_name"),
     (LimitError, 413, "memory_limit"),

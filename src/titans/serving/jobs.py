@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from titans.models.write_policy import WriteCounts
-from titans.persistence import SessionInfo
+from titans.persistence import MemoryInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Job:
         seed: see `Generation`.
         stop: see `Generation`.
         trace: see `Generation`.
-        session: name of the memory to go on from and to keep; None to start anew and keep nothing.
-        expected: the version that the session must be at, 0 where it must not exist; None for any.
-        write: "always", "gated" or "never"; None for the session's way, or the model's where it is new.
+        memory: name of the memory to go on from and to keep; None to start anew and keep nothing.
+        expected: the version that the memory must be at, 0 where it must not exist; None for any.
+        write: "always", "gated" or "never"; None for the memory's way, or the model's where it is new.
     """
 
     prompt: Sequence[int]
@@ -35,7 +35,7 @@ class Job:
     seed: int | None
     stop: Sequence[str]
     trace: bool
-    session: str | None
+    memory: str | None
     expected: int | None
     write: str | None
 
@@ -45,14 +45,14 @@ class MemoryReport:
     """What a request did to the memory.
 
     Args:
-        info: the session as saved; None where nothing was kept.
+        info: the memory as saved; None where nothing was kept.
         tokens: tokens the memory has seen.
         bytes: its size; that of its file, where it is kept.
         norm: Frobenius norm of the memory's weights.
         counts: tokens written, skipped and dropped by this request, summed over the memory layers.
     """
 
-    info: SessionInfo | None
+    info: MemoryInfo | None
     tokens: int
     bytes: int
     norm: float

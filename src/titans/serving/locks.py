@@ -1,4 +1,4 @@
-"""One at a time: of the requests of a session, of the state files of a tenant."""
+"""One at a time: of the requests of a memory, of the state files of a tenant."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from titans.persistence import MemoryStore, UnknownSessionError
+from titans.persistence import MemoryStore, UnknownMemoryError
 from titans.serving.answers import Deleted, Memories
 from titans.serving.answers import Memory as Kept
-from titans.serving.completions import DEFAULT_USER, session_name
+from titans.serving.completions import DEFAULT_USER, memory_name
 from titans.serving.openapi import API, KEPT, answers
-from titans.serving.replies import SEPARATOR, session
+from titans.serving.replies import SEPARATOR, describe
 from titans.serving.retries import Expected, check_version
 from titans.serving.schemas import ForkRequest, Name
 from titans.serving.service import Service
@@ -40,7 +40,7 @@ async def list_memories(
         found = await service.on_disk(
             service.store.list, tenant, limit=limit + 1, after=prefix + (after or ""), prefix=prefix
         )
-    return {"object": "list", "data": [session(info) for info in found[:limit]], "has_more": len(found) > limit}
+    return {"object": "list", "data": [describe(info) for info in found[:limit]], "has_more": len(found) > limit}
 
 
 @router.get("/{user}/{memory}", response_model=None, responses=answers(KEPT, Kept))
@@ -48,17 +48,17 @@ async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, 
     """Describe a memory."""
     service, tenant = _served(request)
     with service.place(tenant):
-        info = await service.on_kept(service.store.info, tenant, session_name(user, memory))
+        info = await service.on_kept(service.store.info, tenant, memory_name(user, memory))
     if info is None:
-        raise UnknownSessionError(f'there is no memory "{memory}" of "{user}"')
-    return session(info)
+        raise UnknownMemoryError(f'there is no memory "{memory}" of "{user}"')
+    return describe(info)
 
 
 @router.delete("/{user}/{memory}", response_model=None, responses=answers(KEPT, Deleted))
 async def delete_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Delete a memory."""
     await _alone(request, user, memory, expected, MemoryStore.delete)
-    return {"id": session_name(user, memory), "object": "memory.deleted", "deleted": True}
+    return {"id": memory_name(user, memory), "object": "memory.deleted", "deleted": True}
 
 
 @router.post("/{user}/{memory}/fork", response_model=None, responses=answers(KEPT, Kept))
@@ -66,14 +66,14 @@ async def fork_memory(
     user: User, memory: Memory, body: ForkRequest, request: Request, expected: Expected = None
 ) -> dict[str, Any]:
     """Branch a memory: a new one that starts as this one is."""
-    to = session_name(user, body.to)
-    return session(await _alone(request, user, memory, expected, MemoryStore.fork, to, also=to))
+    to = memory_name(user, body.to)
+    return describe(await _alone(request, user, memory, expected, MemoryStore.fork, to, also=to))
 
 
 @router.post("/{user}/{memory}/reset", response_model=None, responses=answers(KEPT, Kept))
 async def reset_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Let a memory start anew."""
-    return session(await _alone(request, user, memory, expected, MemoryStore.reset, _served(request)[0].fresh))
+    return describe(await _alone(request, user, memory, expected, MemoryStore.reset, _served(request)[0].fresh))
 
 
 @router.get("/{user}/{memory}/export", response_class=Response, responses=answers(KEPT, content={_FILE: _BYTES}))
@@ -81,7 +81,7 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
     """Download a memory as a state file."""
     service, tenant = _served(request)
     with service.place(tenant):
-        data = await service.on_kept(service.store.export, tenant, session_name(user, memory))
+        data = await service.on_kept(service.store.export, tenant, memory_name(user, memory))
     named = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"', "Content-Length": str(len(data))}
     return StreamingResponse(_parts(data), media_type=_FILE, headers=named)
 
@@ -94,7 +94,7 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
 )
 async def import_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
-    return session(await _alone(request, user, memory, expected, MemoryStore.load, await request.body()))
+    return describe(await _alone(request, user, memory, expected, MemoryStore.load, await request.body()))
 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:
@@ -111,9 +111,9 @@ def _served(request: Request) -> tuple[Service, str]:
 async def _alone(
     request: Request, user: str, memory: str, expected: int | None, call: Any, *arguments: Any, also: str | None = None
 ) -> Any:
-    """Call the store while no request of the session runs, nor of the one that is written `also`."""
+    """Call the store while no request of the memory runs, nor of the one that is written `also`."""
     service, tenant = _served(request)
-    name = session_name(user, memory)
+    name = memory_name(user, memory)
     with service.place(tenant):
         async with AsyncExitStack() as held:
             for one in sorted({name, also or name}):  # in one order everywhere, so that no two wait for each other

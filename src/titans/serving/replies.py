@@ -8,12 +8,12 @@ import time
 import uuid
 from typing import Any, NamedTuple
 
-from titans.persistence import SessionInfo
+from titans.persistence import MemoryInfo
 from titans.serving.errors import ApiError
 from titans.serving.jobs import Finished, MemoryReport
 from titans.serving.rows import TracedToken
 
-SEPARATOR = ":"  # between user and memory in a session's name
+SEPARATOR = ":"  # between user and memory in a memory's name
 
 
 class Shape(NamedTuple):
@@ -99,10 +99,10 @@ def usage(end: Finished) -> dict[str, int]:
 
 def report(memory: MemoryReport) -> dict[str, Any]:
     """Tell what a request did to the memory."""
-    user, _, name = (None, None, None) if memory.info is None else memory.info.session.partition(SEPARATOR)
+    user, _, name = (None, None, None) if memory.info is None else memory.info.name.partition(SEPARATOR)
     return {
         "user": user,
-        "session": name,
+        "memory": name,
         "version": None if memory.info is None else memory.info.version,
         "tokens": memory.tokens,
         "bytes": memory.bytes,
@@ -111,11 +111,11 @@ def report(memory: MemoryReport) -> dict[str, Any]:
     }
 
 
-def session(info: SessionInfo) -> dict[str, Any]:
+def describe(info: MemoryInfo) -> dict[str, Any]:
     """Describe a kept memory."""
-    user, _, name = info.session.partition(SEPARATOR)
+    user, _, name = info.name.partition(SEPARATOR)
     return {
-        "id": info.session,
+        "id": info.name,
         "object": "memory",
         "user": user,
         "memory": name,

@@ -39,7 +39,7 @@ def application(
     allow_gated: bool,
     max_batch: int,
     max_queue: int,
-    max_sessions: int | None,
+    max_memories: int | None,
     limits: Limits,
 ) -> FastAPI:
     """Make the application that serves a model.
@@ -48,13 +48,13 @@ def application(
         model: the model.
         tokenizer: its tokenizer.
         name: the model's folder, whose last part is its id.
-        memories: where the sessions are kept: a folder or an fsspec URL.
+        memories: where the memories are kept: a folder or an fsspec URL.
         keys: the API keys; None for none.
-        policy: which tokens new sessions write.
+        policy: which tokens new memories write.
         allow_gated: whether requests may write gated.
         max_batch: requests in the engine at once.
         max_queue: requests of a tenant that may wait.
-        max_sessions: sessions a tenant may have; None for any number.
+        max_memories: memories a tenant may have; None for any number.
         limits: of a request.
 
     Returns:
@@ -67,7 +67,7 @@ def application(
 
     metrics = Metrics()
     engine = Engine(model, tokenizer, max_batch=max_batch, on_step=metrics.step, on_surprise=metrics.surprise.observe)
-    store = MemoryStore(memories, model, max_state_bytes=limits.state, max_sessions=max_sessions)
+    store = MemoryStore(memories, model, max_state_bytes=limits.state, max_memories=max_memories)
     service = Service(engine, store, policy, WritePolicy.load(name), max_queue, allow_gated, metrics)
     return create_app(service, Path(name).resolve().name, keys, metrics, limits)
 
@@ -75,7 +75,7 @@ def application(
 def serve(
     app: FastAPI, host: str, port: int, announce: Callable[[str], None], *, keys: Keys | None, stop_seconds: int
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; then finish what runs and save every session. SIGHUP reads the keys again.
+    """Serve until SIGTERM or Ctrl-C; then finish what runs and save every memory. SIGHUP reads the keys again.
 
     Where Ctrl-C is ignored, as in the background of a script, it stays so.
 

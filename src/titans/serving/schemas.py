@@ -96,7 +96,7 @@ class GenerationRequest(BaseModel):
         stream_options: `include_usage` asks for the usage in the last event.
         user: whose memory, where one is named; anything otherwise. Default "default".
         memory: the memory to go on from and to keep; None to start anew and keep nothing.
-        write: which tokens the memory writes from here on; None for the session's way.
+        write: which tokens the memory writes from here on; None for the memory's way.
         trace: tell of every token read how surprising it was and whether it was written.
     """
 

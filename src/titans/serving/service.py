@@ -1,4 +1,4 @@
-"""What stands between the API and the engine: admission, one request of a session at a time, and saving."""
+"""What stands between the API and the engine: admission, one request of a memory at a time, and saving."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts, write_modes
-from titans.persistence import Census, MemoryStore, SessionInfo, StateFileError, StoreError
+from titans.persistence import MemoryInfo, MemoryStore, StateFileError, StoreCounts, StoreError
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.jobs import Finished, Job, MemoryReport
@@ -31,16 +31,16 @@ T = TypeVar("T")
 
 
 class Service:
-    """Runs requests against the engine and keeps their sessions.
+    """Runs requests against the engine and keeps their memories.
 
-    A session's memory is saved when a request of it has ended, before the client is told so: a crash loses at most the
+    A memory is saved when a request of it has ended, before the client is told so: a crash loses at most the
     requests in flight. A request that is cancelled after its prompt was read has changed the memory, too; one that is
     cancelled before has not.
 
     Args:
         engine: runs the model; started here.
-        store: keeps the sessions.
-        policy: which tokens a new session writes unless its request says so.
+        store: keeps the memories.
+        policy: which tokens a new memory writes unless its request says so.
         gated: the model's calibrated policy; None where it was never calibrated.
         max_queue: requests of one tenant that may wait for the engine's places; more are refused.
         allow_gated: whether requests may write gated, which takes longer. Default true.
@@ -61,7 +61,7 @@ class Service:
         self.metrics = metrics or Metrics()
         with torch.no_grad():
             state = engine.model.initial_state(1)
-        # In which all sessions start. Without a policy every token is written, too, and faster.
+        # In which all memories start. Without a policy every token is written, too, and faster.
         self.fresh: MemoryState = state if policy.write == "always" else policy.start(state)
         self.places = Places(engine.max_batch + max_queue)
         self.draining = False
@@ -69,7 +69,7 @@ class Service:
         self.tasks: dict[asyncio.Task[None], asyncio.Event] = {}  # with what cancels each
         self.disk = ThreadPoolExecutor(4, "titans-store")
         self.readiness = Readiness(lambda: self.on_disk(store.check))
-        self.census: Census | None = None  # None until the store has been counted
+        self.census: StoreCounts | None = None  # None until the store has been counted
 
     def start(self) -> None:
         """Start the engine, and count what the store holds, which may take a while and holds up nothing."""
@@ -82,7 +82,7 @@ class Service:
         except TitansError as error:
             logger.error("the memories cannot be counted: %s", error)
             return
-        known = f"{census.sessions:,} memories of {census.tenants:,} tenants, {census.damaged:,} of them damaged"
+        known = f"{census.memories:,} memories of {census.tenants:,} tenants, {census.damaged:,} of them damaged"
         if census.foreign:
             logger.warning("%s and %s of another model: see titans memories", known, f"{census.foreign:,}")
         else:
@@ -153,7 +153,7 @@ class Service:
         """Run one request; leaving the loop cancels it.
 
         Args:
-            tenant: whose session it is.
+            tenant: whose memory it is.
             job: what is asked for.
             cancelled: set by the caller when nobody waits for the answer any more.
 
@@ -190,20 +190,20 @@ class Service:
     ) -> None:
         """Do a request to its end, whether or not anybody still listens."""
         try:
-            if job.session is None:
+            if job.memory is None:
                 tell(await self._generate(tenant, job, self._rewritten(self.fresh, job), tell, cancelled, None))
                 return
-            async with self.locks.hold((tenant, job.session)):
+            async with self.locks.hold((tenant, job.memory)):
                 if cancelled.is_set():
                     raise _left()
-                stored = await self.on_kept(self.store.get, tenant, job.session)
+                stored = await self.on_kept(self.store.get, tenant, job.memory)
                 check_version(job.expected, 0 if stored is None else stored.version)
                 state = self._rewritten(self.fresh if stored is None else stored.state, job)
 
-                async def save(state: MemoryState) -> SessionInfo:
+                async def save(state: MemoryState) -> MemoryInfo:
                     version = None if stored is None else stored.version
                     try:
-                        return await self.on_disk(self.store.put, tenant, job.session, state, expected=version)
+                        return await self.on_disk(self.store.put, tenant, job.memory, state, expected=version)
                     except StoreError as error:
                         raise _unsaved(error) from error
 

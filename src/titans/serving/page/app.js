@@ -5,43 +5,43 @@ import { Conversation, converse } from "./chat.js";
 import { takeName } from "./dialog.js";
 import { element } from "./dom.js";
 import { showMemory } from "./memory.js";
-import { Sessions } from "./sessions.js";
+import { MemoryList } from "./memory_list.js";
 import { legend } from "./trace.js";
 
 const $ = (id) => document.getElementById(id);
 const NARROW = matchMedia("(max-width: 60rem)");
 
 const api = new Api(() => $("key").value.trim());
-const sessions = new Sessions(api, { open, changed, attempt });
-const conversations = new Map(); // "user/session" -> Conversation; "/" is in no name
+const memories = new MemoryList(api, { open, changed, attempt });
+const conversations = new Map(); // "user/memory" -> Conversation; "/" is in no name
 let running = null; // {controller, ended} of the answer that is being generated
 
 // What is open
 
-function key(session) {
-  return `${sessions.user}/${session}`;
+function key(memory) {
+  return `${memories.user}/${memory}`;
 }
 
 function open() {
-  const name = key(sessions.session);
-  if (!conversations.get(name)?.begun) conversations.set(name, new Conversation(sessions.current));
+  const name = key(memories.memory);
+  if (!conversations.get(name)?.begun) conversations.set(name, new Conversation(memories.current));
   $("conversation").replaceChildren(conversations.get(name).element);
-  $("where-user").textContent = sessions.user;
-  $("where-session").textContent = sessions.session;
-  document.title = `${sessions.session} – Titans`;
+  $("where-user").textContent = memories.user;
+  $("where-memory").textContent = memories.memory;
+  document.title = `${memories.memory} – Titans`;
   update();
 }
 
-/** A session's memory is no longer what it was. */
-function changed(what, session) {
-  const conversation = conversations.get(key(session));
+/** A memory is no longer what it was. */
+function changed(what, memory) {
+  const conversation = conversations.get(key(memory));
   if (what === "reset" && conversation?.begun) conversation.reset();
-  else conversations.delete(key(session));
+  else conversations.delete(key(memory));
   if (what === "reset") open();
 }
 
 function update() {
-  showMemory(sessions.current, conversations.get(key(sessions.session))?.answers ?? []);
+  showMemory(memories.current, conversations.get(key(memories.memory))?.answers ?? []);
 }
 
 // Errors
@@ -76,12 +76,12 @@ async function send() {
 }
 
 async function answer(content, signal) {
-  const conversation = conversations.get(key(sessions.session));
+  const conversation = conversations.get(key(memories.memory));
   const options = {
     model: $("model").value,
     plain: isPlain(),
-    user: sessions.user,
-    memory: sessions.session,
+    user: memories.user,
+    memory: memories.memory,
     temperature: $("temperature").valueAsNumber,
     max_tokens: $("max-tokens").valueAsNumber,
     ...($("write").value && { write: $("write").value }),
@@ -90,7 +90,7 @@ async function answer(content, signal) {
   const follow = following();
   try {
     await converse(api, conversation, content, options, signal);
-    await sessions.refresh();
+    await memories.refresh();
   } catch (error) {
     fail(error);
     $("message").value ||= content; // nothing typed is lost
@@ -153,7 +153,7 @@ $("error").querySelector("button").addEventListener("click", () => {
   $("message").focus();
 });
 $("user").addEventListener("change", () => {
-  if ($("user").reportValidity()) attempt(() => sessions.openUser($("user").value));
+  if ($("user").reportValidity()) attempt(() => memories.openUser($("user").value));
 });
 $("key").addEventListener("change", () => {
   sessionStorage.setItem("key", $("key").value.trim());
@@ -166,7 +166,7 @@ async function connect() {
   const models = await api.models();
   if (!models.some((model) => model.chat_template)) $("form").value = "plain";
   $("model").replaceChildren(...models.map(({ id }) => element("option", { value: id }, id)));
-  await sessions.openUser($("user").value);
+  await memories.openUser($("user").value);
 }
 
 $("key").value = sessionStorage.getItem("key") ?? ""; // gone when the tab is closed

@@ -3,12 +3,12 @@
 import { element, mean, measured, share, whole } from "./dom.js";
 import { Scale, TracedText, lost } from "./trace.js";
 
-/** What was said in one session while the page is open. The server keeps the memory, not the text. */
+/** What was said in one memory while the page is open. The server keeps the memory, not the text. */
 export class Conversation {
-  constructor(session) {
+  constructor(info) {
     this.scale = new Scale();
     this.answers = []; // the `memory` object of each, with the mean surprise: what the charts show
-    this.empty = element("div", { class: "empty" }, ...invitation(session));
+    this.empty = element("div", { class: "empty" }, ...invitation(info));
     this.element = element("div", { class: "messages" }, this.empty);
   }
 
@@ -39,14 +39,14 @@ export class Conversation {
   }
 }
 
-function invitation(session) {
-  const [title, text] = session?.damaged
+function invitation(info) {
+  const [title, text] = info?.damaged
     ? ["This memory is damaged", "Its file cannot be read. Reset it to start anew, upload a copy, or delete it."]
-    : session?.foreign
+    : info?.foreign
     ? ["This memory belongs to another model", "Only the model that made it can read it. Reset it to start anew."]
-    : session
+    : info
     ? [
-        `This memory has read ${whole(session.tokens)} tokens`,
+        `This memory has read ${whole(info.tokens)} tokens`,
         "The text itself is not kept, only what the memory made of it. Go on writing, or ask about what it read.",
       ]
     : [

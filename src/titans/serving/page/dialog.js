@@ -3,7 +3,7 @@
 const dialog = document.getElementById("dialog");
 const input = document.getElementById("dialog-name");
 
-/** Let a field take only what the server takes as the name of a user or a session. */
+/** Let a field take only what the server takes as the name of a user or a memory. */
 export function takeName(field) {
   field.pattern = "[A-Za-z0-9._@+\\-]{1,63}";
   field.title = "1 to 63 letters, digits and . _ - @ +";

@@ -4,13 +4,13 @@ import { chart } from "./charts.js";
 import { bytes, element, measured, share, whole } from "./dom.js";
 
 /**
- * Show one session's memory.
- * @param {{tokens: number, bytes: number} | undefined} session what the server lists, undefined for a new one
+ * Show one memory.
+ * @param {{tokens: number, bytes: number} | undefined} info what the server lists, undefined for a new one
  * @param {object[]} answers the `memory` object of each answer, with `surprise`, the mean over its tokens
  */
-export function showMemory(session, answers) {
+export function showMemory(info, answers) {
   const last = answers.at(-1);
-  const now = { ...session, ...last };
+  const now = { ...info, ...last };
   const rows = [
     ["Tokens read", now.damaged ? "unknown" : now.tokens === undefined ? "none yet" : whole(now.tokens)],
     ["State", now.bytes === undefined ? "–" : bytes(now.bytes)],

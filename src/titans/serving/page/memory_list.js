@@ -1,20 +1,20 @@
-// The sessions of a user: which there are, which is open, and what can be done with them.
+// The memories of a user: which there are, which is open, and what can be done with them.
 
 import { ask } from "./dialog.js";
 import { bytes, element, whole } from "./dom.js";
 
-const FIRST = "main"; // where a user without any session starts
+const FIRST = "main"; // where a user without any memory starts
 
-export class Sessions {
+export class MemoryList {
   /**
    * @param {Api} api the server
-   * @param {{open: () => void, changed: (what: string, session: string) => void, attempt: (work: () => Promise) =>
-   *   Promise}} page `open`: another session is open; `changed`: one was reset or removed or imported; `attempt`
+   * @param {{open: () => void, changed: (what: string, memory: string) => void, attempt: (work: () => Promise) =>
+   *   Promise}} page `open`: another memory is open; `changed`: one was reset or removed or imported; `attempt`
    *   runs work after what is being generated was stopped, and shows its error
    */
   constructor(api, page) {
-    Object.assign(this, { api, page, user: "default", session: FIRST, listed: [], more: false, beyond: undefined });
-    this.list = document.getElementById("sessions");
+    Object.assign(this, { api, page, user: "default", memory: FIRST, listed: [], more: false, beyond: undefined });
+    this.list = document.getElementById("memories");
     this.file = document.getElementById("file");
     for (const button of document.querySelectorAll("[data-action]")) {
       button.addEventListener("click", () => this[button.dataset.action]());
@@ -23,12 +23,12 @@ export class Sessions {
     document.getElementById("more").addEventListener("click", () => page.attempt(() => this.loadMore()));
   }
 
-  /** What the server knows about the open session; undefined where nothing was read yet. */
+  /** What the server knows about the open memory; undefined where nothing was read yet. */
   get current() {
-    return [...this.listed, this.beyond].find((known) => known?.memory === this.session);
+    return [...this.listed, this.beyond].find((known) => known?.memory === this.memory);
   }
 
-  /** Show a user's sessions, the one used last open. */
+  /** Show a user's memories, the one used last open. */
   async openUser(user) {
     this.user = user;
     [this.listed, this.more] = [[], false];
@@ -37,8 +37,8 @@ export class Sessions {
     await this.open(latest?.memory ?? FIRST);
   }
 
-  async open(session) {
-    this.session = session;
+  async open(memory) {
+    this.memory = memory;
     await this.findCurrent();
     this.render();
     this.page.open();
@@ -64,18 +64,18 @@ export class Sessions {
     [this.listed, this.more] = [[...this.listed, ...data], has_more];
   }
 
-  /** Ask for the open session where it may be one of those that are not listed yet. */
+  /** Ask for the open memory where it may be one of those that are not listed yet. */
   async findCurrent() {
     this.beyond = undefined;
-    if (this.more && !this.current) this.beyond = await this.api.memory(this.user, this.session);
+    if (this.more && !this.current) this.beyond = await this.api.memory(this.user, this.memory);
   }
 
   render() {
-    const focused = this.list.contains(document.activeElement) && document.activeElement.dataset.session;
-    const isListed = this.listed.some(({ memory }) => memory === this.session);
-    const first = isListed ? [] : [this.current ?? { memory: this.session }];
-    this.list.replaceChildren(...[...first, ...this.listed].map((session) => this.item(session)));
-    this.list.querySelector(`[data-session="${CSS.escape(focused || "")}"]`)?.focus();
+    const focused = this.list.contains(document.activeElement) && document.activeElement.dataset.memory;
+    const isListed = this.listed.some(({ memory }) => memory === this.memory);
+    const first = isListed ? [] : [this.current ?? { memory: this.memory }];
+    this.list.replaceChildren(...[...first, ...this.listed].map((info) => this.item(info)));
+    this.list.querySelector(`[data-memory="${CSS.escape(focused || "")}"]`)?.focus();
     this.showCurrent();
     document.getElementById("more").hidden = !this.more;
     for (const action of ["fork", "download", "reset", "remove"]) {
@@ -84,57 +84,57 @@ export class Sessions {
     }
   }
 
-  /** Scroll the list, and nothing else, to the open session where it is out of sight. */
+  /** Scroll the list, and nothing else, to the open memory where it is out of sight. */
   showCurrent() {
     const { offsetTop: top, offsetHeight: height } = this.list.querySelector("[aria-current]").parentElement;
     const { scrollTop, clientHeight } = this.list;
     if (top < scrollTop || top + height > scrollTop + clientHeight) this.list.scrollTop = top;
   }
 
-  item(session) {
-    const { memory } = session;
+  item(info) {
+    const { memory } = info;
     const button = element(
       "button",
-      { type: "button", "data-session": memory, ...(memory === this.session && { "aria-current": "true" }) },
+      { type: "button", "data-memory": memory, ...(memory === this.memory && { "aria-current": "true" }) },
       element("span", { class: "name" }, memory),
-      element("span", { class: "hint" }, hint(session)),
+      element("span", { class: "hint" }, hint(info)),
     );
     button.addEventListener("click", () => this.page.attempt(() => this.open(memory)));
     return element("li", {}, button);
   }
 
   async create() {
-    const text = "Each session has a memory of its own. It is kept from the first message on.";
-    const name = await ask({ title: "New session", text, yes: "Create", name: this.unused("session") });
+    const text = "A memory is kept from the first message on.";
+    const name = await ask({ title: "New memory", text, yes: "Create", name: this.unused("memory") });
     if (name !== null) await this.page.attempt(() => this.open(name));
   }
 
   async fork() {
-    const text = `The new session starts with what “${this.session}” knows; from then on each goes its own way.`;
-    const name = await ask({ title: "Fork", text, yes: "Fork", name: this.unused(this.session) });
+    const text = `The new memory starts with what “${this.memory}” knows; from then on each goes its own way.`;
+    const name = await ask({ title: "Fork", text, yes: "Fork", name: this.unused(this.memory) });
     if (name === null) return;
     await this.page.attempt(async () => {
-      await this.api.fork(this.user, this.session, name);
+      await this.api.fork(this.user, this.memory, name);
       await this.refresh();
       await this.open(name);
     });
   }
 
   async reset() {
-    const text = `“${this.session}” forgets everything it has read. This cannot be taken back.`;
+    const text = `“${this.memory}” forgets everything it has read. This cannot be taken back.`;
     if ((await ask({ title: "Reset the memory?", text, yes: "Reset", danger: true })) === null) return;
     await this.page.attempt(async () => {
-      await this.api.reset(this.user, this.session);
+      await this.api.reset(this.user, this.memory);
       await this.refresh();
-      this.page.changed("reset", this.session);
+      this.page.changed("reset", this.memory);
     });
   }
 
   async remove() {
-    const text = `“${this.session}” and all it has learned will be gone. This cannot be taken back.`;
-    if ((await ask({ title: "Delete the session?", text, yes: "Delete", danger: true })) === null) return;
+    const text = `“${this.memory}” and all it has learned will be gone. This cannot be taken back.`;
+    if ((await ask({ title: "Delete the memory?", text, yes: "Delete", danger: true })) === null) return;
     await this.page.attempt(async () => {
-      const gone = this.session;
+      const gone = this.memory;
       await this.api.remove(this.user, gone);
       this.page.changed("removed", gone);
       await this.openUser(this.user);
@@ -143,8 +143,8 @@ export class Sessions {
 
   async download() {
     await this.page.attempt(async () => {
-      const address = URL.createObjectURL(await this.api.export(this.user, this.session));
-      element("a", { href: address, download: `${this.session}.safetensors` }).click();
+      const address = URL.createObjectURL(await this.api.export(this.user, this.memory));
+      element("a", { href: address, download: `${this.memory}.safetensors` }).click();
       setTimeout(() => URL.revokeObjectURL(address), 60_000); // the download may not have begun yet
     });
   }
@@ -156,21 +156,21 @@ export class Sessions {
 
   async uploadFile() {
     const [file] = this.file.files;
-    const text = "The session starts with what the file holds. A session of that name is replaced.";
+    const text = "The memory starts with what the file holds. A memory of that name is replaced.";
     const proposed = file.name.replace(/\.safetensors$/, "").replaceAll(/[^A-Za-z0-9._@+-]/g, "-");
     const name = await ask({ title: `Upload ${file.name}`, text, yes: "Upload", name: proposed });
     if (name === null) return;
     await this.page.attempt(async () => {
       await this.api.import(this.user, name, file);
-      this.page.changed("removed", name); // what was said in a session of that name is not what it knows now
+      this.page.changed("removed", name); // what was said in a memory of that name is not what it knows now
       await this.refresh();
       await this.open(name);
     });
   }
 
-  /** A name like the given one that no listed session has. */
+  /** A name like the given one that no listed memory has. */
   unused(name) {
-    const taken = new Set([this.session, ...this.listed.map(({ memory }) => memory)]);
+    const taken = new Set([this.memory, ...this.listed.map(({ memory }) => memory)]);
     const stem = name.replace(/-\d+$/, "");
     let number = 2;
     while (taken.has(`${stem}-${number}`)) number += 1;

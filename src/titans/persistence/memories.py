@@ -1,4 +1,4 @@
-"""Sessions, their versions, and where in a store these are."""
+"""Memories, their versions, and where in a store these are."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from titans.persistence.names import to_folder
 from titans.persistence.state_file import Header
 
 VERSION_FILE = re.compile(r"(\d{12})\.safetensors")
-DELETED = b"deleted\n"  # the content of the version that ends a session
+DELETED = b"deleted\n"  # the content of the version that ends a memory
 
 
 @dataclasses.dataclass(frozen=True)
-class SessionInfo:
-    """What is known of a session without reading its state.
+class MemoryInfo:
+    """What is known of a memory without reading its state.
 
     Args:
         tenant: whose it is.
-        session: its name.
-        version: rises with each write, from 1 by one, or by more where the tenant has deleted sessions: no session of
+        name: its name.
+        version: rises with each write, from 1 by one, or by more where the tenant has deleted memories: no memory of
             a tenant's ever comes to a version again that one of the same name had.
         tokens: positions that its memory has read.
         bytes: size of its file.
@@ -33,7 +33,7 @@ class SessionInfo:
     """
 
     tenant: str
-    session: str
+    name: str
     version: int
     tokens: int
     bytes: int
@@ -44,25 +44,25 @@ class SessionInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class Census:
+class StoreCounts:
     """What a store holds.
 
     Args:
-        tenants: who have, or had, sessions.
-        sessions: of all of them.
+        tenants: who have, or had, memories.
+        memories: of all of them.
         foreign: how many of these are of another model.
         damaged: how many cannot be read.
     """
 
     tenants: int
-    sessions: int
+    memories: int
     foreign: int
     damaged: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
-    """A session as of one version.
+class StoredMemory:
+    """A memory as of one version.
 
     Args:
         state: its state, of one row.
@@ -72,38 +72,38 @@ class Stored:
 
     state: MemoryState
     version: int
-    info: SessionInfo
+    info: MemoryInfo
 
 
 class Place(NamedTuple):
-    """Which session."""
+    """Which memory."""
 
     tenant: str
-    session: str
+    name: str
 
     @property
     def folder(self) -> str:
         """The folder of its versions."""
-        return f"{to_folder(self.tenant)}/{to_folder(self.session)}"
+        return f"{to_folder(self.tenant)}/{to_folder(self.name)}"
 
     def file(self, version: int) -> str:
         """The file of one version."""
         return f"{self.folder}/{version:012d}.safetensors"
 
-    def describe(self, version: Version, header: Header, model: Any) -> SessionInfo:
+    def describe(self, version: Version, header: Header, model: Any) -> MemoryInfo:
         """Put together what is known; the model is the store's."""
-        return SessionInfo(
-            self.tenant, self.session, version.number, header.tokens, version.bytes, header.created, header.updated,
+        return MemoryInfo(
+            self.tenant, self.name, version.number, header.tokens, version.bytes, header.created, header.updated,
             foreign=not header.is_of(model),
         )  # fmt: skip
 
-    def damaged(self, version: Version) -> SessionInfo:
+    def damaged(self, version: Version) -> MemoryInfo:
         """Put together what is known where the file cannot be read."""
-        return SessionInfo(self.tenant, self.session, version.number, 0, version.bytes, "", "", damaged=True)
+        return MemoryInfo(self.tenant, self.name, version.number, 0, version.bytes, "", "", damaged=True)
 
 
 class Version(NamedTuple):
-    """A version of a session; one that never was is as one that was deleted, at version 0."""
+    """A version of a memory; one that never was is as one that was deleted, at version 0."""
 
     number: int
     bytes: int
