@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
 from titans.ops.tracing import is_concrete
 
-# What collators of packed rows send: DataCollatorWithFlattening, and TRL with packing or padding_free.
-PACKING = (
-    "cu_seq_lens_q",
-    "cu_seq_lens_k",
-    "cu_seqlens",
-    "max_length_q",
-    "max_length_k",
-    "seq_idx",
-    "packed_seq_lengths",
-)
 OTHER_NUMBERS = (
     "attention_mask holds other numbers than 1 for tokens and 0 for padding; the rows of several documents that such a "
     "mask may number would be read as one: pass 1 and 0"
 )
-ONE_EACH = "give each document a row of its own, padded and with an attention_mask (packing=False, padding_free=False)"
 
 
 def token_mask(attention_mask: Tensor | None, hidden: Tensor) -> Tensor | None:
@@ -59,50 +45,6 @@ def token_mask(attention_mask: Tensor | None, hidden: Tensor) -> Tensor | None:
     if not right:
         raise ValueError(OTHER_NUMBERS)
     return None if full else ones
-
-
-def check_one_document(
-    position_ids: Tensor | None, mask: Tensor | None, hidden: Tensor, rest: Mapping[str, Any]
-) -> None:
-    """Refuse rows in which several documents follow each other, which would be read as one.
-
-    Positions are the model's own business. Those that a caller passes may start anywhere, must rise by one from token
-    to token, and may count padding or not.
-
-    Args:
-        position_ids: `[B, T]` or `[1, T]`; None for none.
-        mask: `[B, T]`, bool, False for padding; None for none.
-        hidden: the tokens `[B, T, D]`.
-        rest: the caller's other arguments.
-
-    Raises:
-        ValueError: the positions do not count up, or an argument is there that only packed rows have.
-    """
-    for name in PACKING:
-        if rest.get(name) is not None:
-            raise ValueError(f"{name} marks a row of several documents, which would be read as one: {ONE_EACH}")
-    if position_ids is None:
-        return
-    batch, tokens, _ = hidden.shape
-    if position_ids.dim() != 2 or position_ids.shape[0] not in (1, batch) or position_ids.shape[1] != tokens:
-        raise ValueError(f"position_ids has shape {tuple(position_ids.shape)}: expected [{batch}, {tokens}]")
-    if tokens > 1:
-        _require(
-            _count_up(position_ids.expand(batch, -1), mask),
-            "position_ids do not rise by one from token to token, as in a row of several documents, which would be "
-            f"read as one: {ONE_EACH}",
-        )
-
-
-def _count_up(positions: Tensor, mask: Tensor | None) -> Tensor:
-    """Tell whether the positions `[B, T]` rise from each token to the next by 1, or further as far as padding lies."""
-    places = torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
-    if mask is None:
-        return (positions.diff() == 1).all()
-    order = mask.int().argsort(dim=1, descending=True, stable=True)  # padding last
-    step, room = (x.gather(1, order).diff() for x in (positions, places))
-    padding = ~mask.gather(1, order)[:, 1:]
-    return (padding | ((step >= 1) & (step <= room))).all()
 
 
 def _require(right: Tensor, message: str) -> None:

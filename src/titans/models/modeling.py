@@ -10,10 +10,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 
 from titans.layers.sharding import gathers
-from titans.models.arguments import check_one_document, refuse_attentions, token_mask, wants_hidden_states
+from titans.models.arguments import refuse_attentions, token_mask, wants_hidden_states
 from titans.models.configuration import TitansConfig
 from titans.models.generation import StreamingGeneration
 from titans.models.memory_state import MemoryState
+from titans.models.packing import packed_rows
 from titans.models.stack import TitansPreTrainedModel, TitansStack
 from titans.ops.tracing import is_concrete
 
@@ -57,11 +58,12 @@ class TitansModel(TitansStack):
             past_key_values: another name for `cache`.
             inputs_embeds: embeddings `[B, T, D]` in place of `input_ids`.
             use_cache: return the state. Default: the configuration's in evaluation, False in training.
-            position_ids: `[B, T]` or `[1, T]`; checked only: they must rise by one from token to token, since the
-                model counts for itself.
+            position_ids: `[B, T]` or `[1, T]`; each restart, at 0 or at the row's first, starts another document,
+                which is read as a stream of its own (packed rows). The model counts for itself.
             output_hidden_states: return all hidden states. Default: the configuration's, False.
             output_attentions: refused, there and in the configuration.
-            **kwargs: ignored, but for `return_dict` (False: a tuple) and those of packed rows, which are refused.
+            **kwargs: `return_dict` (False: a tuple), and other marks of packed rows: `cu_seqlens`, `cu_seq_lens_q`,
+                `cu_seq_lens_k`, `seq_idx`. Packed rows take and hand out no state.
 
         Returns:
             `last_hidden_state` `[B, T, D]`; with `use_cache` the state after the last token as `cache`; with
@@ -69,15 +71,19 @@ class TitansModel(TitansStack):
 
         Raises:
             ValueError: not exactly one of `input_ids` and `inputs_embeds`, a token outside the vocabulary (checked on
-                the CPU), several documents in a row, attention weights asked for, or a state whose shapes are not those
-                of this configuration and batch.
+                the CPU), attention weights asked for, marks of packed rows that do not fit, or a state whose shapes are
+                not those of this configuration and batch.
         """
         refuse_attentions(self.config, output_attentions)
         embedded = self._embed(input_ids, inputs_embeds)
         mask = token_mask(attention_mask, embedded)
-        check_one_document(position_ids, mask, embedded, kwargs)
+        packed = packed_rows(position_ids, mask, embedded.shape[:2], kwargs)
         state = cache if cache is not None else past_key_values
-        seen = self.read(embedded, state, mask, use_cache, wants_hidden_states(self.config, output_hidden_states))
+        wanted = wants_hidden_states(self.config, output_hidden_states)
+        if packed is None:
+            seen = self.read(embedded, state, mask, use_cache, wanted)
+        else:
+            seen = self.read_packed(embedded, packed, state, use_cache, wanted)
         return BaseModelOutputWithPast(
             last_hidden_state=seen.hidden,
             cache=seen.state,  # type: ignore[arg-type]
@@ -163,7 +169,7 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
             cache: as in `TitansModel.forward`.
             past_key_values: as in `TitansModel.forward`.
             inputs_embeds: as in `TitansModel.forward`.
-            labels: `[B, T]`, usually `input_ids`; shifted here, -100 is ignored.
+            labels: `[B, T]`, usually `input_ids`; shifted here, -100 is ignored, and so is the first of each document.
             use_cache: as in `TitansModel.forward`.
             logits_to_keep: compute logits of the last so many tokens only, or of the given positions; 0 for all.
             position_ids: as in `TitansModel.forward`.
@@ -194,5 +200,8 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
         logits = self.lm_head(output.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
+            mask = token_mask(attention_mask, output.last_hidden_state)
+            packed = packed_rows(position_ids, mask, output.last_hidden_state.shape[:2], kwargs)
+            labels = labels if packed is None else packed.mask_labels(labels)
             loss = self.loss_function(logits, labels, self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=output.cache, hidden_states=output.hidden_states)

@@ -24,6 +24,7 @@ from titans.layers.time_step import TimeStep
 from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.mixers import MIXERS
+from titans.models.packing import PackedRows
 from titans.models.provenance import Provenance
 from titans.models.segment_recurrence import SegmentRecurrence
 from titans.state import SegmentState, State
@@ -178,6 +179,32 @@ class TitansStack(TitansPreTrainedModel):
             seen, layers, segment = self.recurrence(run, hidden, layers or fresh, segment, mask, fresh)
         final = MemoryState(layers, tokens, provenance, segment) if use_cache else None
         return Reading(seen[-1], final, tuple(seen) if output_hidden_states else None)
+
+    def read_packed(
+        self,
+        hidden: Tensor,
+        packed: PackedRows,
+        state: MemoryState | None,
+        use_cache: bool | None,
+        output_hidden_states: bool = False,
+    ) -> Reading:
+        """Read packed rows, each document as a new stream; arguments as of `read`.
+
+        Raises:
+            ValueError: a state is passed or asked for.
+        """
+        if state is not None or use_cache:
+            raise ValueError(
+                "packed rows hold several documents and neither take nor hand out a state: give the document that goes "
+                "on a row of its own, and pass use_cache=False with packed rows"
+            )
+
+        def read(batch: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+            seen = self.read(batch, None, mask, False, output_hidden_states)
+            return (seen.hidden, *(seen.all_hidden or ()))
+
+        found, *all_hidden = packed.read(read, hidden)
+        return Reading(found, None, tuple(all_hidden) if output_hidden_states else None)
 
     def _check_checkpointing(self, state: MemoryState | None, use_cache: bool) -> None:
         """Refuse a state, in or out, whose gradients reentrant checkpointing would drop: it sees no tensors inside."""
