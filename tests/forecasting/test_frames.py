@@ -65,8 +65,8 @@ def test_clean_files_need_no_notes(read, content):
         (TEXT + LINES[3] + "\n", ["rows were not in order", "1 row with the same time as another was averaged"]),
         (TEXT + "Total,5,6\n,7,8\n", ['2 rows without a time (such as "Total") were left out']),
         (TEXT.replace("date", "when"), ['the column "when" was taken as the time']),
-        (TEXT.replace("date", ""), ['the column "column 1" was taken as the time']),
-        (TEXT.replace("\n", ",\n"), ["1 empty column left out: column 4"]),
+        (TEXT.replace("date", ""), ['the column "Unnamed: 0" was taken as the time']),
+        (TEXT.replace("\n", ",\n"), ["1 empty column left out: Unnamed: 3"]),
         (
             "\n".join([f"{LINES[0]},c", *(f"{line},text" for line in LINES[1:])]),
             ['without numbers left out: c ("text")'],
@@ -119,6 +119,29 @@ def test_numbers(read, cells, expected, notes):
     for note in notes:
         assert any(note in said for said in table.notes)
     assert bool(table.notes) == bool(notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("$ 12,000|$ 950|$-1,010.50", [12000, 950, -1010.5]),
+        ("30.0%|-12.5 %|7%", [30, -12.5, 7]),
+        ("1 250 €|980 €|-12 000 €", [1250, 980, -12000]),
+        ("£5|-£6|", [5, -6, -6]),
+    ],
+)
+def test_currencies_and_percent_are_left_out_and_said(read, cells, expected):
+    table = read("date;v\n" + "".join(f"{day}.7.2016;{cell}\n" for day, cell in enumerate(cells.split("|"), start=1)))
+    assert table.frame["v"].tolist() == expected
+    assert any(f'"v" were left out (such as "{cells.split("|")[0]}")' in note for note in table.notes)
+
+
+def test_places_that_take_turns_may_be_series(read):
+    """One series of three rooms, seen one after the other, reads as one series of all; the note says so."""
+    times = pd.date_range("2024-01-01", periods=60, freq="10min")
+    table = read("date,room,temperature\n" + "".join(f"{t},{'abc'[i % 3]},{i % 7}\n" for i, t in enumerate(times)))
+    assert table.frequency == "10min"
+    assert table.notes[1].startswith('if "room" tells several series apart, rename it unique_id')
 
 
 @pytest.mark.parametrize("cells", [["1.034,5", "12,5", "7"], ["1034,5", "12,5", "7"], ["1034.5", "12.5", "7"]])
@@ -218,7 +241,7 @@ def test_comments_above_the_header(read, above, header, notes):
     assert table.frame.columns.tolist() == ["a", "b"]
     assert (table.frame.to_numpy() == NUMBERS).all()
     assert table.notes == notes
-    with pytest.raises(TitansError, match=f"line {26 + above.count(chr(10))} has 4 cells"):
+    with pytest.raises(TitansError, match=f"Expected 3 fields in line {26 + above.count(chr(10))}, saw 4"):
         read(above + "\n".join([header, *LINES[1:], "2016-07-02,1,2,3"]))
 
 
@@ -378,7 +401,7 @@ def test_other_times(read, content, options, index, frequency):
 
 def test_names(read):
     table = read("date,a,a,,a_2\n2016-07-01,1,2,3,4\n2016-07-02,5,6,7,8\n2016-07-03,9,10,11,12\n")
-    assert table.frame.columns.tolist() == ["a", "a_3", "column 4", "a_2"]
+    assert table.frame.columns.tolist() == ["a", "a.1", "Unnamed: 3", "a_2"]
     assert table.frame.iloc[1].tolist() == [5, 6, 7, 8]
     assert read(TEXT.replace("a,b", "Größe,b").encode("cp1252")).frame.columns.tolist() == ["Größe", "b"]
     assert read(TEXT.replace("a,b", "0,1")).frame.columns.tolist() == ["0", "1"]
@@ -397,8 +420,8 @@ REFUSED = {
     days(["x"] * 9): "no column of numbers",
     days([""] * 9): "no column holds a number",
     days([1, 1e300, 2]): 'the column "v" holds 1e+300',
-    TEXT.replace(".", ","): "3 column names but 5 cells",
-    TEXT + "2016-07-02,1,2,3\n": "line 26 has 4 cells, expected 3",
+    TEXT.replace(".", ","): "3 column names but more cells in its lines",
+    TEXT + "2016-07-02,1,2,3\n": "Expected 3 fields in line 26, saw 4",
     TEXT + '2016-07-02,"1,2\n': "do not fit its header",
     "date,v\n" + "".join(f"2016-07-01 00:00:{s:02d},{s}\n" for s in (0, 1, 5, 7, 19, 33, 34, 55)): "no regular step",
     TEXT + "2106-07-01,1,2\n": "no regular step",

@@ -13,9 +13,11 @@ from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.arguments import check_whole
 from titans.forecasting.baselines import SeasonalNaive
-from titans.forecasting.cleaning import Floats, fill, listed
+from titans.forecasting.frames import interpolate
 from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, Series, regular, without_short
+from titans.forecasting.numbers import Floats
 from titans.forecasting.seasons import season
+from titans.forecasting.sentences import listed
 from titans.forecasting.windows import MINIMUM_POINTS
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ def _rows(panel: Panel, slices: list[slice]) -> pd.DataFrame:
 
 def _naive(history: Floats, season_: int, horizon: int) -> Floats:
     """Repeat the last season, or, of less than two seasons, the last value; gaps are filled on a line."""
-    filled = torch.from_numpy(fill(history[:, None])).unsqueeze(0)
+    filled = torch.from_numpy(interpolate(history[:, None])).unsqueeze(0)
     steps = season_ if len(history) >= 2 * season_ else 1
     return SeasonalNaive(horizon, steps)(filled).flatten().numpy()
 

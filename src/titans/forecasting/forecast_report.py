@@ -11,10 +11,10 @@ from typing import Any
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.backtest import NAIVE, Backtest
-from titans.forecasting.cleaning import counted, listed
 from titans.forecasting.forecaster import NAME, TitansForecaster
 from titans.forecasting.frames import Table, to_long
 from titans.forecasting.long_frames import ID
+from titans.forecasting.sentences import counted, listed
 from titans.forecasting.settings import IN_MINUTES
 from titans.forecasting.windows import MINIMUM_POINTS
 

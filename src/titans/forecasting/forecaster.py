@@ -15,11 +15,11 @@ from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.arguments import check_levels, check_names, check_positive, check_whole
 from titans.forecasting.backtest import Backtest, backtest
-from titans.forecasting.cleaning import listed
 from titans.forecasting.frequency import check_frequency
 from titans.forecasting.linear import start_linear
 from titans.forecasting.long_frames import ID, TIME, regular, without_short
 from titans.forecasting.seasons import season
+from titans.forecasting.sentences import listed
 from titans.forecasting.series_state import Points, SeriesState, static_numbers
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import History, fit

@@ -12,17 +12,6 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.cleaning import (
-    Floats,
-    counted,
-    fill,
-    is_are,
-    listed,
-    per_column,
-    spread,
-    to_numbers,
-    without_infinite,
-)
 from titans.forecasting.csv_files import read_cells
 from titans.forecasting.frequency import align, infer_frequency
 from titans.forecasting.id_columns import long_from_shared_times
@@ -35,13 +24,17 @@ from titans.forecasting.long_frames import (
     Series,
     align_all,
     long_columns,
-    note_grids,
+    mean_per_step,
+    no_numbers,
+    note_alignments,
     note_moved,
     read_rows,
     regular,
-    sort_rows,
+    rows_by_series,
     time_notes,
 )
+from titans.forecasting.numbers import Floats, parse_numbers, without_infinite
+from titans.forecasting.sentences import counted, is_are, listed, per_column
 from titans.forecasting.time_columns import find_time_columns, stack_months
 from titans.forecasting.time_zones import Integers
 
@@ -49,20 +42,7 @@ __all__ = ["MINIMUM_STEPS", "Panel", "Series", "Table", "from_long", "read_csv",
 
 MINIMUM_STEPS = 3
 """Steps of time that a table has at least; a model needs many more."""
-_ROW_NUMBERS = (
-    "column 1",
-    "unnamed: 0",
-    "index",
-    "row",
-    "rownum",
-    "row_number",
-    "rownames",
-    "nr",
-    "no",
-    "#",
-    "id",
-    "obs",
-)
+_ROW_NUMBERS = ["unnamed: 0", "index", "row", "rownum", "row_number", "rownames", "nr", "no", "#", "id", "obs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,31 +85,29 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
     """
     path, notes = Path(path), list[str]()
     with _about(path):
-        cells, decimal = read_cells(path, notes)
+        cells, separator = read_cells(path, notes)
         if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
-            return _from_rows(read_rows(cells.rename(columns=names), notes, text_file=True), notes)
+            cells = cells.rename(columns=names)
+            numbers = parse_numbers(cells.drop(columns=[ID, TIME]), separator, notes)
+            if TARGET not in numbers:
+                raise no_numbers(cells[TARGET])
+            cells[numbers.columns] = numbers
+            return _from_rows(read_rows(cells, notes, text_file=True), notes)
         cells = stack_months(cells, notes)
         time_names, times = find_time_columns(cells, time_column, notes)
-        if (long := long_from_shared_times(cells, time_names, times, decimal, notes)) is not None:
+        cells = cells.drop(columns=time_names)
+        numbers = parse_numbers(cells, separator, notes)
+        if (long := long_from_shared_times(cells, numbers, times, notes)) is not None:
             notes += time_notes(times)
             return _from_rows(read_rows(long, notes), notes)
-        columns, left_out = {}, []
-        for name in cells.columns.drop(time_names):
-            if (numbers := to_numbers(cells[name], decimal)) is None:
-                left_out.append(f'{name} ("{cells[name].dropna().iloc[0]}")')
-                continue
-            if name.lower() in _ROW_NUMBERS and _numbers_rows(numbers[0]):
-                notes.append(f'the column "{name}" numbers the rows and was left out')
-                continue
-            columns[name], remarks = numbers
-            notes += remarks
-        if left_out:
-            notes.append(f"{counted(len(left_out), 'column')} without numbers left out: {listed(left_out)}")
-        if not columns:
+        _note_texts(cells.drop(columns=numbers.columns), notes)
+        for name in [name for name in numbers if name.lower() in _ROW_NUMBERS and _numbers_rows(numbers[name])]:
+            notes.append(f'the column "{name}" numbers the rows and was left out')
+            numbers = numbers.drop(columns=name)
+        if numbers.empty:
             raise TitansError(f'there is no column of numbers beside the time "{time_names[0]}": expected at least one')
         notes += time_notes(times)
-        values = np.stack(list(columns.values()), 1)[times.known]
-        return _table(times.index, values, list(columns), notes)
+        return _table(times.index, numbers.to_numpy()[times.known], list(numbers), notes)
 
 
 def to_long(table: Table) -> pd.DataFrame:
@@ -182,35 +160,31 @@ def _from_rows(rows: Rows, notes: list[str]) -> Table:
     if rows.covariates:
         notes.append(f"{counted(len(rows.covariates), 'column')} beside y left out: {listed(rows.covariates)}")
     codes, names = pd.factorize(np.array([str(name) for name in rows.ids], dtype=object)[rows.codes])
-    sort_rows(rows.times, codes, notes)
+    members = rows_by_series(rows.times, codes, notes)
     _check_overlap(rows.times, codes, names)
-    stamps = _on_grids(rows.times, codes, names, notes)
-    times = stamps.unique().sort_values()
-    row = times.get_indexer(stamps)
-    values = spread(rows.values[:, :1], row * len(names) + codes, len(times) * len(names))
-    return _table(times, values.reshape(len(times), len(names)), list(names), notes)
+    times = _align_each(rows.times, members, list(names), notes)
+    table = pd.Series(rows.values[:, 0]).groupby([times, codes]).mean().unstack()
+    return _table(table.index, table.to_numpy(), list(names), notes)
 
 
-def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: list[str]) -> pd.Index:
-    """Move the times of each of several series to a grid of its own, so that what jitters in one is no step of all.
+def _align_each(times: pd.Index, members: list[Integers], names: list[object], notes: list[str]) -> pd.Index:
+    """Move the times of each of several series to regular ones of its own: what jitters in one is no step of all.
 
     Raises:
-        TitansError: the grids have one step and lie between each other.
+        TitansError: the series have one step and lie between each other.
     """
-    members = [np.flatnonzero(codes == code) for code in range(len(names))]
-    members = [rows[np.argsort(times[rows], kind="stable")] for rows in members]
     if len(members) < 2 or min(map(len, members)) < MINIMUM_STEPS:
         return times
     try:
-        frequency, grids = align_all(list(names), [times[rows] for rows in members], None)
+        frequency, found = align_all(names, [times[rows] for rows in members], None)
     except TitansError:  # of several steps, of which the finest may be that of all
         return times
-    laid = [grid for grid in grids if grid is not None]
-    if len(laid) < len(members):
+    aligned = [alignment for alignment in found if alignment is not None]
+    if len(aligned) < len(members):
         return times
     moved = times.to_series().reset_index(drop=True)
-    for rows, grid in zip(members, laid, strict=True):
-        moved[rows] = grid.times[grid.place]
+    for rows, alignment in zip(members, aligned, strict=True):
+        moved[rows] = alignment.times[alignment.place]
     stamps = pd.Index(moved)
     if infer_frequency(stamps.unique().sort_values()) != frequency:
         raise TitansError(
@@ -218,7 +192,7 @@ def _on_grids(times: pd.Index, codes: Integers, names: Sequence[str], notes: lis
             f"{times[members[1][0]]}: shift them to the same times, or forecast them file by file, or with "
             "TitansForecaster"
         )
-    note_moved(laid, frequency, notes)
+    note_moved(aligned, frequency, notes)
     return stamps
 
 
@@ -236,8 +210,33 @@ def _check_overlap(times: pd.Index, codes: Integers, names: Sequence[str]) -> No
         )
 
 
-def _numbers_rows(values: Floats) -> bool:
-    return bool(values[0] in (0, 1) and (np.diff(values) == 1).all())
+def _numbers_rows(values: pd.Series) -> bool:
+    return bool(values.iloc[0] in (0, 1) and (values.diff()[1:] == 1).all())
+
+
+def _note_texts(texts: pd.DataFrame, notes: list[str]) -> None:
+    """Say which columns hold no numbers, and what to do if one names series."""
+    if texts.columns.empty:
+        return
+    named = [f'{name} ("{column.dropna().iloc[0]}")' for name, column in texts.items()]
+    notes.append(f"{counted(len(named), 'column')} without numbers left out: {listed(named)}")
+    for name, column in texts.items():
+        if 1 < column.nunique() < len(column) / MINIMUM_STEPS:
+            notes.append(
+                f'if "{name}" tells several series apart, rename it unique_id, the time ds and the one to forecast y'
+            )
+
+
+def interpolate(values: Floats) -> Floats:
+    """Fill what is missing: on a line between its neighbours, at the ends with the nearest number.
+
+    Args:
+        values: equally spaced `[T, C]`; no column is NaN throughout.
+
+    Returns:
+        The values without NaN.
+    """
+    return np.array(pd.DataFrame(values).interpolate(limit_direction="both"), dtype=np.float64)
 
 
 def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) -> Table:
@@ -250,23 +249,23 @@ def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) 
         left_out = [name for name, without in zip(names, empty, strict=True) if without]
         notes.append(f"{counted(len(left_out), 'empty column')} left out: {listed(left_out)}")
         names, values = [name for name in names if name not in left_out], values[:, ~empty]
-    order = sort_rows(times, np.zeros(len(times), np.int64), notes)
+    order = rows_by_series(times, np.zeros(len(times), np.int64), notes)[0]
     times, values = times[order], values[order]
     if (steps := len(times.unique())) < MINIMUM_STEPS:
         raise TitansError(f"there {is_are(steps)} only {counted(steps, 'time')}: expected at least {MINIMUM_STEPS}")
     frequency = infer_frequency(times)
-    grid = align(times, frequency)
-    note_grids([grid], frequency, notes)
-    values = spread(values, grid.place, len(grid.times))
+    aligned = align(times, frequency)
+    note_alignments([aligned], frequency, notes)
+    values = mean_per_step(values, aligned.place, len(aligned.times))
     missing = np.isnan(values)
     if missing.any():
         notes.append(
             f"{int(missing.sum()):,} of {missing.size:,} values were missing and were filled on a line between their "
             f"neighbours, at the ends with the nearest value ({per_column(missing, names)})"
         )
-    values = fill(values)
+    values = interpolate(values)
     if constant := [name for name, column in zip(names, values.T, strict=True) if column.min() == column.max()]:
         notes.append(f"{counted(len(constant), 'column')} of one constant value: {listed(constant)}")
-    index = grid.times.rename(TIME)
+    index = aligned.times.rename(TIME)
     frame = pd.DataFrame(values, index=index, columns=names)
     return Table(frame, frequency, pd.DataFrame(~missing, index=index, columns=names), notes)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.snapping import MOSTLY, NEAR, at_one_time, at_time_of_day, snap
+from titans.forecasting.numbers import MOSTLY
+from titans.forecasting.snapping import NEAR, at_one_time, at_time_of_day, snap
 from titans.forecasting.time_zones import (
     Integers,
     dates,

@@ -6,25 +6,24 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.cleaning import listed, to_numbers
 from titans.forecasting.frequency import FILLED
 from titans.forecasting.long_frames import ID, TARGET, TIME
-from titans.forecasting.snapping import MOSTLY
+from titans.forecasting.numbers import MOSTLY
+from titans.forecasting.sentences import listed
 from titans.forecasting.times import Times
 
 _A_FEW, _MANY = 1.1, 1.5  # rows for each time: fewer may be doubled by mistake; so many are not, whatever they hold
 
 
 def long_from_shared_times(
-    cells: pd.DataFrame, time_names: list[str], times: Times, decimal: str, notes: list[str]
+    cells: pd.DataFrame, numbers: pd.DataFrame, times: Times, notes: list[str]
 ) -> pd.DataFrame | None:
     """Make a long frame of cells where many times have several rows.
 
     Args:
-        cells: of a text file.
-        time_names: its columns of time.
-        times: what they hold.
-        decimal: the sign of decimals in text.
+        cells: of a text file, without its columns of time.
+        numbers: the columns of numbers among them.
+        times: what the columns of time hold.
         notes: what was done is added here.
 
     Returns:
@@ -36,46 +35,43 @@ def long_from_shared_times(
     """
     if times.index.is_unique:
         return None
-    rows = cells.loc[times.known].assign(**{time_names[0]: times.index}).drop(columns=time_names[1:]).drop_duplicates()
-    time = rows.pop(time_names[0])
+    rows = cells[times.known].assign(**{TIME: times.index}).drop_duplicates()
+    time, numbers = rows[TIME], numbers.loc[rows.index]
     if len(rows) < _A_FEW * time.nunique():
         return None
-    first = time[time.duplicated()].iloc[0]
-    numbers = {name: found[0] for name in rows if (found := to_numbers(rows[name], decimal))}
-    texts = [name for name in rows if name not in numbers]
+    said = f"many times have several rows (first {time[time.duplicated()].iloc[0]})"
+    texts = [name for name in cells if name not in numbers]
     if len(texts) > 1:  # they may name the series together
         rows["/".join(texts)] = rows[texts].astype(str).agg("/".join, axis=1)
         texts.append("/".join(texts))
-    whole = [name for name, values in numbers.items() if len(numbers) > 1 and (values == np.rint(values)).all()]
+    whole = [name for name in numbers if len(numbers.columns) > 1 and (numbers[name] == np.rint(numbers[name])).all()]
     whole.sort(key=lambda name: rows[name].nunique())
-    apart = [name for name in (*texts, *whole) if not rows[name].isna().any() and _tells_apart(time, rows[name])]
+    apart = [
+        name
+        for name in (*texts, *whole)
+        if rows[name].notna().all() and rows.duplicated([TIME, name]).mean() <= 1 - MOSTLY
+    ]
     if len(rows) < _MANY * time.nunique() and (not apart or apart[0] not in texts):
         return None
     names = [name for name in apart if _come_back(time, rows[name])]
     if apart and not names:
         raise TitansError(
-            f'many times have several rows (first {first}), and the values of "{apart[0]}", which tells these apart, '
-            f"come back at too few times to be series ({rows[apart[0]].nunique():,} values in {len(rows):,} rows): add "
-            "up the rows of each time"
+            f'{said}, and the values of "{apart[0]}", which tells these apart, come back at too few times to be series '
+            f"({rows[apart[0]].nunique():,} values in {len(rows):,} rows): add up the rows of each time"
         )
     if not names:
         raise TitansError(
-            f"many times have several rows (first {first}), and no single column tells these apart: name the series of "
-            "each row in a column unique_id, with the time in ds and the numbers in y, or add up the rows of each time"
+            f"{said}, and no single column tells these apart: name the series of each row in a column unique_id, with "
+            "the time in ds and the numbers in y, or add up the rows of each time"
         )
     targets = [name for name in numbers if name != names[0]]
     if len(targets) != 1:
         raise TitansError(
-            f'many times have several rows (first {first}), which the column "{names[0]}" tells apart: rename it '
-            f"unique_id, the time ds, and the one to forecast y (there {'are ' if targets else 'is '}"
-            f"{listed(targets) or 'no other column of numbers'})"
+            f'{said}, which the column "{names[0]}" tells apart: rename it unique_id, the time ds, and the one to '
+            f"forecast y (there {'are ' if targets else 'is '}{listed(targets) or 'no other column of numbers'})"
         )
     notes.append(f'many times have several rows, one for each value of "{names[0]}": each is a series')
-    return pd.DataFrame({ID: rows[names[0]].astype(str), TIME: time, TARGET: numbers[targets[0]]})
-
-
-def _tells_apart(time: pd.Series, names: pd.Series) -> bool:
-    return bool(pd.DataFrame({"time": time, "name": names}).duplicated().mean() <= 1 - MOSTLY)
+    return pd.DataFrame({ID: rows[names[0]], TIME: time, TARGET: numbers[targets[0]]})
 
 
 def _come_back(time: pd.Series, names: pd.Series) -> bool:

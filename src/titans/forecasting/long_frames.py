@@ -10,16 +10,9 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.cleaning import (
-    Floats,
-    counted,
-    listed,
-    spread,
-    to_numbers,
-    was_were,
-    without_infinite,
-)
 from titans.forecasting.frequency import Alignment, align, check_frequency, infer_frequency
+from titans.forecasting.numbers import Floats, to_numbers, without_infinite
+from titans.forecasting.sentences import counted, listed, was_were
 from titans.forecasting.time_zones import Integers
 from titans.forecasting.times import FORMS, Times, parse_times
 
@@ -104,30 +97,25 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
         check_frequency(frequency)
     notes: list[str] = []
     rows = read_rows(frame, notes)
-    order = sort_rows(rows.times, rows.codes, notes)
-    ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.ids)))
-    members = np.split(order, ends[:-1])  # the rows of each series, in order of time
-    times = [rows.times[member] for member in members]
-    frequency, laid = align_all(rows.ids, times, frequency)
-    if off := [name for name, grid in zip(rows.ids, laid, strict=True) if grid is None]:
-        notes.append(
-            f"{counted(len(off), 'series', 'series')} of a few rows, off the others' steps, left out: {listed(off)}"
-        )
-    kept = [
-        (name, member, grid) for name, member, grid in zip(rows.ids, members, laid, strict=True) if grid is not None
-    ]
-    note_grids([grid for _, _, grid in kept], frequency, notes)
-    series, empty = [], []
-    for name, member, grid in kept:
-        values = spread(rows.values[member], grid.place, len(grid.times))
+    members = rows_by_series(rows.times, rows.codes, notes)
+    frequency, aligned = align_all(rows.ids, [rows.times[member] for member in members], frequency)
+    off, empty, series = [], [], []
+    for name, member, alignment in zip(rows.ids, members, aligned, strict=True):
+        if alignment is None:
+            off.append(name)
+            continue
+        values = mean_per_step(rows.values[member], alignment.place, len(alignment.times))
         if np.isnan(values[:, 0]).all():
             empty.append(name)
         else:
-            series.append(Series(name, grid.times, values[:, 0], values[:, 1:]))
+            series.append(Series(name, alignment.times, values[:, 0], values[:, 1:]))
+    if off:
+        _note_series(off, "of a few rows, off the others' steps, left out", notes)
+    note_alignments([alignment for alignment in aligned if alignment is not None], frequency, notes)
     if not series:
         raise TitansError('the column "y" holds no number: expected at least one')
     if empty:
-        notes.append(f"{counted(len(empty), 'series', 'series')} without a number left out: {listed(empty)}")
+        _note_series(empty, "without a number left out", notes)
     _check_lengths(series, minimum)
     _note_values(series, notes)
     return Panel(series, frequency, rows.covariates, notes)
@@ -147,9 +135,10 @@ def without_short(panel: Panel, enough: Sequence[bool], why: str) -> Panel:
     if all(enough) or not any(enough):
         return panel
     short = [one.unique_id for one, long in zip(panel.series, enough, strict=True) if not long]
-    note = f"{counted(len(short), 'series', 'series')} {why} left out: {listed(short)}"
+    notes = list(panel.notes)
+    _note_series(short, f"{why} left out", notes)
     series = [one for one, long in zip(panel.series, enough, strict=True) if long]
-    return dataclasses.replace(panel, series=series, notes=[*panel.notes, note])
+    return dataclasses.replace(panel, series=series, notes=notes)
 
 
 def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False, like: pd.Index | None = None) -> Rows:
@@ -158,8 +147,7 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False,
     Args:
         frame: the columns unique_id, ds and y, and covariates.
         notes: what was done is added here.
-        text_file: the frame comes from a text file; see `parse_times`. Entries of y that are no numbers are then
-            missing, if they are few.
+        text_file: the times come from a text file; see `parse_times`. A few that are unreadable are then left out.
         like: times read before, which these go on with. Default: none.
 
     Returns:
@@ -175,22 +163,16 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False,
         raise TitansError(f'the column "ds" holds {example!r}, which is no time: expected {FORMS}')
     notes += time_notes(times)
     frame = frame.loc[times.known]
-    columns, left_out = {}, []
-    for name in frame.columns.drop([ID, TIME]):
-        numbers = to_numbers(frame[name])
-        if name == TARGET and (numbers is None or (numbers[1] and not text_file)):
-            raise _refuse_text(frame[TARGET])
-        if numbers is None:
-            left_out.append(name)
-            continue
-        columns[str(name)], remarks = numbers
-        notes += remarks
-    if left_out:
+    columns = {str(name): to_numbers(frame[name]) for name in frame.columns.drop([ID, TIME])}
+    y = columns.pop(TARGET)
+    if y is None or np.isnan(y[frame[TARGET].notna()]).any():
+        raise no_numbers(frame[TARGET])
+    if left_out := [name for name, numbers in columns.items() if numbers is None]:
         notes.append(f"{counted(len(left_out), 'column')} without numbers left out: {listed(left_out)}")
-    names = [TARGET, *(name for name in columns if name != TARGET)]
-    values = without_infinite(np.stack([columns[name] for name in names], 1), names, notes)
+    numbers = {TARGET: y, **{name: column for name, column in columns.items() if column is not None}}
+    values = without_infinite(np.stack(list(numbers.values()), 1), list(numbers), notes)
     codes, ids = pd.factorize(frame[ID])
-    return Rows(list(ids), codes.astype(np.int64), times.index, values, names[1:])
+    return Rows(list(ids), codes.astype(np.int64), times.index, values, list(numbers)[1:])
 
 
 def time_notes(times: Times) -> list[str]:
@@ -208,20 +190,20 @@ def long_columns(names: list[str]) -> dict[str, str] | None:
     return found if sorted(found.values()) == sorted((ID, TIME, TARGET)) else None
 
 
-def sort_rows(times: pd.Index, codes: Integers, notes: list[str]) -> Integers:
-    """Order rows by series and time, and say where they were not, or where a time repeats.
+def rows_by_series(times: pd.Index, codes: Integers, notes: list[str]) -> list[Integers]:
+    """Put the rows of each series in order of time, and say where they were not, or where a time repeats.
 
     Args:
         times: the time of each row `[n]`.
-        codes: the series of each row `[n]`.
+        codes: the series of each row `[n]`, from 0.
         notes: what was done is added here.
 
     Returns:
-        The rows in order `[n]`.
+        The rows of each series.
     """
     clock = times.asi8 if isinstance(times, pd.DatetimeIndex) else times.to_numpy()
-    given, order = np.argsort(codes, kind="stable"), np.lexsort((clock, codes))
-    if (given != order).any():
+    order = np.lexsort((clock, codes))
+    if (np.argsort(codes, kind="stable") != order).any():
         notes.append("rows were not in order of time and were sorted")
     repeated = (np.diff(clock[order]) == 0) & (np.diff(codes[order]) == 0)
     if number := int(repeated.sum()):
@@ -230,32 +212,54 @@ def sort_rows(times: pd.Index, codes: Integers, notes: list[str]) -> Integers:
             f"{counted(number, 'row')} with the same time as another {was_were(number)} averaged with it "
             f"(first at {first})"
         )
-    return order.astype(np.int64)
+    return list(np.split(order.astype(np.int64), np.cumsum(np.bincount(codes))[:-1]))
 
 
-def note_grids(grids: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
-    """Say which times were moved to their grid, and which steps have no row.
+def mean_per_step(values: Floats, place: Integers, steps: int) -> Floats:
+    """Put rows at their steps of time.
 
     Args:
-        grids: one of each series.
+        values: rows `[n, C]`, with NaN where a number is missing.
+        place: the step of each row `[n]`.
+        steps: T.
+
+    Returns:
+        The values `[T, C]`: the mean of the rows of a step, without those missing; NaN where there is none.
+    """
+    if len(place) == len(np.unique(place)):
+        result = np.full((steps, values.shape[1]), np.nan)
+        result[place] = values
+        return result
+    return np.array(pd.DataFrame(values).groupby(place).mean().reindex(range(steps)), dtype=np.float64)
+
+
+def note_alignments(aligned: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
+    """Say which times were moved, and which steps have no row.
+
+    Args:
+        aligned: the times of each series.
         frequency: their step.
         notes: the sentences are added here.
     """
-    note_moved(grids, frequency, notes)
-    absent = [np.flatnonzero(np.bincount(grid.place, minlength=len(grid.times)) == 0) for grid in grids]
+    note_moved(aligned, frequency, notes)
+    absent = [np.setdiff1d(np.arange(len(one.times)), one.place) for one in aligned]
     if number := sum(map(len, absent)):
-        steps = sum(len(grid.times) for grid in grids)
-        first = next(grid.times[steps[0]] for grid, steps in zip(grids, absent, strict=True) if len(steps))
+        first = next(one.times[steps[0]] for one, steps in zip(aligned, absent, strict=True) if len(steps))
+        steps = sum(len(one.times) for one in aligned)
         notes.append(f"{number:,} of {steps:,} steps of time had no row (first {first})")
 
 
-def note_moved(grids: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
-    """Say which times were moved to their grid; arguments as of `note_grids`."""
-    if moved := sum(grid.moved for grid in grids):
+def note_moved(aligned: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
+    """Say which times were moved; arguments as of `note_alignments`."""
+    if moved := sum(one.moved for one in aligned):
         notes.append(
             f"{counted(moved, 'time')} {was_were(moved)} moved to the nearest of equally spaced times (frequency "
             f"{frequency})"
         )
+
+
+def _note_series(names: list[object], what: str, notes: list[str]) -> None:
+    notes.append(f"{counted(len(names), 'series', 'series')} {what}: {listed(names)}")
 
 
 def _note_values(series: list[Series], notes: list[str]) -> None:
@@ -264,7 +268,7 @@ def _note_values(series: list[Series], notes: list[str]) -> None:
         named = listed([f"{name}: {count:,}" for name, count in missing.items() if count])
         notes.append(f"{number:,} of {sum(len(one.y) for one in series):,} values are missing ({named})")
     if constant := [one.unique_id for one in series if np.nanmin(one.y) == np.nanmax(one.y)]:
-        notes.append(f"{counted(len(constant), 'series', 'series')} of one constant value: {listed(constant)}")
+        _note_series(constant, "of one constant value", notes)
 
 
 def _check_lengths(series: list[Series], minimum: int) -> None:
@@ -309,7 +313,8 @@ def _check_columns(frame: pd.DataFrame) -> None:
         raise TitansError(f"unique_id is missing in {counted(unnamed, 'row')}: name the series in every row")
 
 
-def _refuse_text(column: pd.Series) -> TitansError:
+def no_numbers(column: pd.Series) -> TitansError:
+    """Refuse a column y."""
     text = column.dropna().astype(str)
     unreadable = text[pd.to_numeric(text, errors="coerce").isna()]
     found = repr(unreadable.iloc[0]) if len(unreadable) else f"values of type {column.dtype}"
@@ -319,20 +324,20 @@ def _refuse_text(column: pd.Series) -> TitansError:
 def align_all(
     ids: list[object], times: list[pd.Index], frequency: str | int | None
 ) -> tuple[str | int, list[Alignment | None]]:
-    """Lay a grid for every series, all of one frequency: the first of those likely that fits them all.
+    """Align every series, all to one frequency: the first of those likely that fits them all.
 
-    Beside longer ones, series of a few rows have no say: where they do not fit, they have no grid.
+    Beside longer ones, series of a few rows have no say: where they do not fit, they have no alignment.
     """
     refused: TitansError | None = None
     few = _FEW if max(map(len, times)) > _FEW else 0
     for candidate in [frequency] if frequency is not None else _likely(ids, times, few):
         try:
-            grids: list[Alignment | None] = []
+            aligned: list[Alignment | None] = []
             for name, stamps in zip(ids, times, strict=True):
                 with _about(name, blocks=len(stamps) > few):
-                    grids.append(None)
-                    grids[-1] = align(stamps, candidate)
-            return candidate, grids
+                    aligned.append(None)
+                    aligned[-1] = align(stamps, candidate)
+            return candidate, aligned
         except TitansError as error:
             refused = refused or error
     raise refused or TitansError("no series has two times, from which to find the frequency: give it")

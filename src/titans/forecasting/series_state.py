@@ -12,10 +12,11 @@ from torch import Tensor
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.cleaning import Floats, listed, spread, to_numbers
 from titans.forecasting.frequency import future_times, steps_after
-from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, read_rows, sort_rows
+from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, mean_per_step, read_rows, rows_by_series
+from titans.forecasting.numbers import Floats, to_numbers
 from titans.forecasting.seasonal import SeasonalProfile
+from titans.forecasting.sentences import listed
 from titans.forecasting.time_zones import Integers, from_naive, to_naive, zone_of
 from titans.forecasting.times import parse_times
 
@@ -147,17 +148,16 @@ class SeriesState:
                 "to add a series"
             )
         times = self._like(rows.times)
-        order = sort_rows(times, rows.codes, notes)
+        by_series = rows_by_series(times, rows.codes, notes)
         new = [np.empty((0, 1 + len(self.covariates)))] * len(self.ids)
         last = [self.last[number : number + 1] for number in range(len(self.ids))]
-        ends = np.cumsum(np.bincount(rows.codes, minlength=len(rows.ids)))
-        for name, members in zip(rows.ids, np.split(order, ends[:-1]), strict=True):
-            if len(members):
-                number = place[name]
-                steps = self._steps(number, times[members])
-                new[number] = spread(rows.values[members][:, [0, *(1 + np.array(columns, int))]], steps - 1, steps[-1])
-                last[number] = future_times(last[number], self.frequency, int(steps[-1]))[-1:]
-        values = [self._scaled(one[:, 0], number) for number, one in enumerate(new)]
+        for name, members in zip(rows.ids, by_series, strict=True):
+            number = place[name]
+            steps = self._steps(number, times[members])
+            values = rows.values[members][:, [0, *(1 + np.array(columns, int))]]
+            new[number] = mean_per_step(values, steps - 1, steps[-1])
+            last[number] = future_times(last[number], self.frequency, int(steps[-1]))[-1:]
+        scaled = [self._scaled(one[:, 0], number) for number, one in enumerate(new)]
         state = dataclasses.replace(
             self,
             last=last[0].append(last[1:]),
@@ -165,7 +165,7 @@ class SeriesState:
             low=np.array([np.fmin.reduce(one[:, 0], initial=low) for one, low in zip(new, self.low, strict=True)]),
             high=np.array([np.fmax.reduce(one[:, 0], initial=high) for one, high in zip(new, self.high, strict=True)]),
         )
-        return state, Points(values, [self._scaled_covariates(one[:, 1:]) for one in new])
+        return state, Points(scaled, [self._scaled_covariates(one[:, 1:]) for one in new])
 
     @property
     def ends(self) -> pd.Index:
@@ -305,7 +305,7 @@ def static_numbers(frame: pd.DataFrame | None, ids: Sequence[object]) -> Tensor 
     if not isinstance(frame, pd.DataFrame) or ID not in frame.columns:
         raise TitansError("static_df has no column unique_id: expected one row for each series")
     columns = [to_numbers(frame[name]) for name in frame.columns if name != ID]
-    numbers = [column[0] for column in columns if column is not None]
+    numbers = [column for column in columns if column is not None]
     if not numbers:
         raise TitansError("static_df has no column of numbers beside unique_id: expected at least one")
     names = pd.Index(frame[ID])
@@ -342,5 +342,5 @@ def _deviation(y: Floats) -> float:
 def _numbers(column: pd.Series) -> Floats:
     numbers = to_numbers(column)
     if numbers is None:
-        raise TitansError(f'the column "{column.name}" of futr_df holds no numbers')
-    return numbers[0]
+        raise TitansError(f'the column "{column.name}" of future_df holds no numbers')
+    return numbers

@@ -6,12 +6,11 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.numbers import MOSTLY
 from titans.forecasting.time_zones import Integers, dates, nearest, ticks
 
 NEAR = 0.25
 """A time stamp is near a grid point when at most this part of a step lies between them."""
-MOSTLY = 0.9
-"""The part of all time stamps that must be near the grid for the others to be moved as well."""
 
 
 def snap(clock: Integers, step: int, second: int | None = None) -> tuple[int, Integers]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.snapping import MOSTLY
+from titans.forecasting.numbers import MOSTLY
 from titans.forecasting.times import FORMS, Times, parse_times
 
 _USUAL = ("date", "time", "timestamp", "ds", "datetime", "datum", "zeit", "zeitstempel")
@@ -52,7 +52,8 @@ def find_time_columns(frame: pd.DataFrame, wanted: str | None, notes: list[str])
     if found := _parts_of_years(frame, notes):
         return found
     for name in names:
-        if not pd.api.types.is_numeric_dtype(frame[name]) and (times := parse_times(frame[name], text_file=True)):
+        text = pd.to_numeric(frame[name], errors="coerce").isna().any()
+        if text and (times := parse_times(frame[name], text_file=True)):
             notes.append(f'the column "{name}" was taken as the time')
             return _with_clock(frame, name, times, notes)
     if (times := parse_times(frame[names[0]], text_file=True)) and times.known.all() and _ascending(times.index):

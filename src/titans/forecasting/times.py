@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from datetime import datetime, timezone
+from datetime import timezone
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.date_numbers import dates_from_numbers
 from titans.forecasting.frequency import infer_frequency
-from titans.forecasting.snapping import MOSTLY
+from titans.forecasting.numbers import MOSTLY
 from titans.forecasting.time_zones import is_daily, zone_of
 
 _DATES = (  # of text with all of / . , and spaces written as -
@@ -174,14 +174,8 @@ def _times(
 def _formats(written: pd.Series) -> list[str]:
     """The formats that fit one of a few rows."""
     rows = written.iloc[np.linspace(0, len(written) - 1, min(len(written), 20)).astype(int)]
-    fitting = []
-    for form in (date + time for date in _DATES for time in _TIMES):
-        for row in rows:
-            with contextlib.suppress(ValueError):
-                datetime.strptime(row, form)
-                fitting.append(form)
-                break
-    return fitting
+    forms = [date + time for date in _DATES for time in _TIMES]
+    return [form for form in forms if pd.to_datetime(rows, format=form, errors="coerce").notna().any()]
 
 
 def _regular(reading: pd.Series) -> bool:
