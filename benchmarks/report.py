@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+
+from titans import plots
+from titans.io import atomic
 
 Rows = list[dict[str, Any]]
 
@@ -55,29 +54,27 @@ def _text(x: Any) -> str:
 def save(results: dict[str, Any], folder: Path) -> None:
     """Write the JSON file and the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    atomic.write_json(folder / "results.json", results)
     growth: Rows = results.get("growth", [])
     if growth:
-        _lines(growth, "tokens", "wall s", "mixer", "seconds, forward and backward", folder / "time.png")
+        plots.save(_lines(growth, "tokens", "wall s", "mixer", "seconds, forward and backward"), folder / "time.png")
         if all(row["peak MB"] is not None for row in growth):
-            _lines(growth, "tokens", "peak MB", "mixer", "memory, MB", folder / "memory.png")
+            plots.save(_lines(growth, "tokens", "peak MB", "mixer", "memory, MB"), folder / "memory.png")
     generation: Rows = results.get("generation", [])
     if generation:
-        _lines(generation, "context", "ms per token", "model", "ms per generated token", folder / "generation.png")
+        drawn = _lines(generation, "context", "ms per token", "model", "ms per generated token")
+        plots.save(drawn, folder / "generation.png")
 
 
-def _lines(rows: Rows, x: str, y: str, name: str, label: str, path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for one in dict.fromkeys(row[name] for row in rows):
+def _lines(rows: Rows, x: str, y: str, name: str, label: str) -> Figure:
+    drawn, (axes,) = plots.figure(size=(7, 4))
+    for number, one in enumerate(dict.fromkeys(row[name] for row in rows)):
         points = [(row[x], row[y]) for row in rows if row[name] == one]
-        axes.plot(*zip(*points, strict=True), marker="o", label=one)
+        plots.line(axes, *zip(*points, strict=True), number, label=one)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({row[x] for row in rows})
-    axes.set_xticks(ticks, [f"{t // 1024}K" for t in ticks])
-    axes.set_xlabel("tokens")
-    axes.set_ylabel(label)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    axes.set_xticks(ticks, [plots.short(tick) for tick in ticks])
+    axes.set(xlabel="tokens", ylabel=label)
+    plots.legend(axes)
+    return drawn

@@ -18,7 +18,10 @@ from typing import Annotated, Any
 
 import httpx
 import typer
+from matplotlib.figure import Figure
 from rich.console import Console
+
+from titans import plots
 
 THREADS = 2
 ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
@@ -236,7 +239,7 @@ def bench(
         results[name] = asyncio.run(run())
         console.print_json(data={k: v for k, v in results[name].items() if k != "rss_mb"})
         (out / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
-    _plot(results, out / "serving.png")
+    plots.save(_plot(results), out / "serving.png")
     console.print(f"written: {out}/serving.json, {out}/serving.png")
     failures = _failures(results)
     for sentence in failures:
@@ -259,20 +262,15 @@ def _failures(results: dict[str, Any]) -> list[str]:
     return [f"FAILED: {what}" for what, holds in checks.items() if not holds]
 
 
-def _plot(results: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
+def _plot(results: dict[str, Any]) -> Figure:
+    drawn, (left, right) = plots.figure(2, size=(9, 3.5))
     memory = results["load"]["rss_mb"]
-    left.plot(range(len(memory)), memory)
+    plots.line(left, range(len(memory)), memory, markers=False)
     left.set(xlabel="seconds", ylabel="MB", ylim=(0, None), title=f"memory under {results['load']['clients']} clients")
     rates = results["batching"]["tokens_per_second"]
     right.bar(list(rates), list(rates.values()))
     right.set(ylabel="tokens per second", title=f"{results['batching']['memories']} memories")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    return drawn
 
 
 if __name__ == "__main__":

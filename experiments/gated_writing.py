@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
-from titans import TitansConfig, TitansForCausalLM, WritePolicy
+from titans import TitansConfig, TitansForCausalLM, WritePolicy, plots
 from titans.data import Document, byte_tokenizer, documents, load_tokenizer
 from titans.data.standard_library import standard_library
 from titans.evaluation import perplexity
 from titans.evaluation.calibration import calibrate
+from titans.evaluation.results import save_result
 from titans.training.pretrained import load_model
 
 LENGTH, ROWS, LEARNING_RATE = 512, 4, 3e-3
@@ -79,19 +80,16 @@ def measure(model: Any, tokenizer: Any, calibration: list[Document], test: list[
     return results
 
 
-def plot(results: dict[str, Any], path: Path) -> None:
+def plot(results: dict[str, Any]) -> Figure:
     """Draw the loss by position in the document under each policy."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    for axes, (name, result) in zip(figure.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True):
-        for write in ("always", "gated", "never"):
+    drawn, all_axes = plots.figure(len(results), size=(9, 3.5))
+    for axes, (name, result) in zip(all_axes, results.items(), strict=True):
+        for number, write in enumerate(("always", "gated", "never")):
             buckets = [b for b in result[write]["positions"] if b["first"] >= 16]
-            axes.plot([b["first"] for b in buckets], [b["loss"] for b in buckets], marker="o", label=write)
+            plots.line(axes, [b["first"] for b in buckets], [b["loss"] for b in buckets], number, label=write)
         axes.set(xscale="log", title=name, xlabel="tokens before the predicted one", ylabel="nats per token")
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(path, dpi=110)
+        plots.legend(axes)
+    return drawn
 
 
 def main() -> None:
@@ -114,9 +112,7 @@ def main() -> None:
         else:
             (model, steps), tokenizer = train(name, to_train, arguments.seconds), byte_tokenizer()
         results[name] = {"steps": steps, **measure(model, tokenizer, to_calibrate, to_test)}
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    plot(results, arguments.out / "positions.png")
+    save_result(arguments.out, "results", results, plot(results), picture="positions")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from titans.io import atomic
+from titans import plots
+from titans.evaluation.results import save_result
 
 MODELS = {1: "depth-1", 2: "titans-lmm", 3: "depth-3", 4: "depth-4"}
 TASKS = {"recall": ("64/8", "right answers, %", 100, (-3, 103)), "text": ("1024", "bits per byte", 1, None)}
@@ -38,25 +39,22 @@ def by_depth(results: dict[str, Any], size: str) -> dict[int, dict[str, float]]:
 
 def main() -> None:
     """Read, draw, and write `depth.json` and `depth.png`."""
-    from matplotlib.figure import Figure
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("docs/baselines"))
     folder = parser.parse_args().results
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    drawn, all_axes = plots.figure(2, size=(10, 4))
     kept = {}
-    for axes, (task, (size, measure, scale, limits)) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
+    for axes, (task, (size, measure, scale, limits)) in zip(all_axes, TASKS.items(), strict=True):
         found = by_depth(json.loads((folder / f"ablation-{task}" / "results.json").read_text()), size)
         kept[task] = {"size": size, "depths": found}
         for depth, one in found.items():
             height, half = scale * one["value"], scale * one["half_width"]
             label = "1 layer" if depth == 1 else f"{depth} layers"
-            axes.errorbar(one["tokens_per_second"], height, half, marker="o", capsize=3, label=label)
+            ends = [height - half], [height + half]
+            plots.line(axes, [one["tokens_per_second"]], [height], depth - 1, interval=ends, label=label)
         axes.set(xlabel="tokens per second of the training", ylabel=measure, title=f"{task}, {size}", ylim=limits)
-        axes.grid(alpha=0.3)
-        axes.legend()
-    atomic.write_json(folder / "depth.json", kept)
-    figure.savefig(folder / "depth.png", dpi=110)
+        plots.legend(axes)
+    save_result(folder, "depth", kept, drawn)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ their steps counts. Every model is a process's only one for a turn, so what is c
 from __future__ import annotations
 
 import argparse
-import io
 import platform
 import statistics
 import time
@@ -18,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
-from titans.evaluation.comparison.report import STYLES
-from titans.io import atomic
+from titans import plots
+from titans.evaluation.results import save_result
 from titans.models.presets import MODELS, from_preset
 
 LENGTHS = (256, 1024, 4096, 16_384)
@@ -64,22 +64,15 @@ def measure(names: list[str], scale: str, device: str, rounds: int) -> dict[str,
     return rates
 
 
-def plot(rates: dict[str, dict[str, float]], unit: str) -> bytes:
+def plot(rates: dict[str, dict[str, float]], unit: str) -> Figure:
     """Draw throughput against length, a line for each model."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
+    drawn, (axes,) = plots.figure(size=(9, 5))
     for number, (name, by_length) in enumerate(rates.items()):
-        style = STYLES[number // 10 % len(STYLES)]
-        axes.plot(list(map(int, by_length)), list(by_length.values()), style, color=f"C{number % 10}", label=name)
+        plots.line(axes, map(int, by_length), by_length.values(), number, label=name)
     axes.set(xscale="log", yscale="log", xlabel="tokens of a sequence", ylabel=f"tokens per second of {unit}")
     axes.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
-    axes.grid(alpha=0.3)
-    axes.legend(ncols=2, fontsize="small", frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    plots.legend(axes, ncols=2, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return drawn
 
 
 def main() -> None:
@@ -96,13 +89,9 @@ def main() -> None:
     rates = measure(arguments.models, arguments.scale, arguments.device, arguments.rounds)
     unit = "processor time" if arguments.device == "cpu" else "time"
     machine = platform.machine() if arguments.device == "cpu" else torch.cuda.get_device_name()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {"scale": arguments.scale, "tokens": TOKENS, "threads": arguments.threads, "rounds": arguments.rounds}
-    atomic.write_json(
-        arguments.out / "throughput.json",
-        settings | {"machine": machine, "unit": f"tokens per second of {unit}", "rates": rates},
-    )
-    atomic.write(arguments.out / "throughput.png", plot(rates, unit))
+    content = settings | {"machine": machine, "unit": f"tokens per second of {unit}", "rates": rates}
+    save_result(arguments.out, "throughput", content, plot(rates, unit))
 
 
 if __name__ == "__main__":

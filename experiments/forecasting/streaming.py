@@ -20,16 +20,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from titans import TitansForecastingConfig, TitansForForecasting
+from titans import TitansForecastingConfig, TitansForForecasting, plots
 from titans.evaluation.forecasting_run import load
+from titans.evaluation.results import save_result
 from titans.forecasting.linear import start_linear
 from titans.forecasting.settings import default_config
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import fit
 from titans.forecasting.windows import Streams, stream_step
-from titans.io import atomic
 
 LENGTH, PERIOD, WINDOWS = 24, 48, 8  # look-back and horizon, steps of the pattern, windows of a training sample
 NOISE = 0.1
@@ -151,20 +152,16 @@ def real(path: Path, windows: int = 8, length: int = 96, horizon: int = 96) -> d
     return found
 
 
-def plot(found: dict[str, Any], path: Path) -> None:
+def plot(found: dict[str, Any]) -> Figure:
     """Draw part 1."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    axes = figure.subplots()
-    for way, curve in found["mse_by_window"].items():
-        axes.plot(range(1, len(curve) + 1), curve, marker="o", markersize=3, label=way)
-    axes.axvline(CHANGE, color="grey", linestyle=":", label="another pattern")
-    axes.axhline(found["noise"], color="grey", linewidth=0.8, label="noise")
+    drawn, (axes,) = plots.figure(size=(8, 3.5))
+    for number, (way, curve) in enumerate(found["mse_by_window"].items()):
+        plots.line(axes, range(1, len(curve) + 1), curve, number, markersize=3, label=way)
+    axes.axvline(CHANGE, color=plots.MUTED, linestyle=":", label="another pattern")
+    axes.axhline(found["noise"], color=plots.MUTED, linewidth=0.8, label="noise")
     axes.set(yscale="log", xlabel="windows read", ylabel="mean squared error of the forecast")
-    axes.grid(alpha=0.3)
-    axes.legend(ncols=2)
-    figure.savefig(path, dpi=110)
+    plots.legend(axes, ncols=2)
+    return drawn
 
 
 def main() -> None:
@@ -174,12 +171,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/forecasting"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     results = {"regime_change": regime_change()}
-    plot(results["regime_change"], arguments.out / "streaming.png")
     if arguments.dataset is not None:
         results["etth1"] = real(arguments.dataset)
-    atomic.write_json(arguments.out / "streaming.json", results)
+    save_result(arguments.out, "streaming", results, plot(results["regime_change"]))
     print(
         json.dumps(
             {name: {k: v for k, v in part.items() if k != "mse_by_window"} for name, part in results.items()}, indent=1

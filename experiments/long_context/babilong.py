@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from report import Cells, command, plot, pooled, write
+from report import Cells, command, plot, pooled
 from small_models import MODELS, TEST_BOOK, WRITE_COST, trained, training_books
 from torch import Tensor
 
@@ -30,6 +30,7 @@ from titans.data.corpora import Document, documents
 from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import load_tokenizer
 from titans.evaluation.babilong import Questions, run_babilong
+from titans.evaluation.results import save_result
 from titans.evaluation.streaming_lm import StreamingLM
 from titans.evaluation.synthetic_training import Budget
 
@@ -153,7 +154,7 @@ def main() -> None:
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
     panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
     guesses = {task: max(shares.values()) for task, shares in commonest.items()}
-    write("babilong", arguments.out, settings | {"commonest": commonest, "models": models}, plot(panels, guesses))
+    save_result(arguments.out, "babilong", settings | {"commonest": commonest, "models": models}, plot(panels, guesses))
 
 
 if __name__ == "__main__":

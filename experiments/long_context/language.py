@@ -11,23 +11,24 @@ interrupted, and several at a time, of different --models, share them.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from report import command, write
+from matplotlib.figure import Figure
+from report import command
 from small_models import GATE_FLOOR, MODELS, TEST_BOOK, trained, training_books
 
+from titans import plots
 from titans.data.books import strip_gutenberg
 from titans.data.corpora import Document, documents
 from titans.data.synthetic.task import parse_sizes
 from titans.data.synthetic.text_pieces import TextPieces
 from titans.data.tokenizers import byte_tokenizer
-from titans.evaluation.comparison.report import STYLES
 from titans.evaluation.language import evaluate_language
 from titans.evaluation.perplexity import perplexity
+from titans.evaluation.results import save_result
 from titans.evaluation.synthetic_training import Budget
 from titans.io import atomic
 from titans.models.modeling import TitansForCausalLM
@@ -79,25 +80,18 @@ def pieces(book: Path) -> list[Document]:
     return [Document(f"piece {number + 1}", lambda cut=cut: iter((cut,))) for number, cut in enumerate(cuts)]
 
 
-def plot(models: dict[str, dict[str, dict[str, Any]]]) -> bytes:
+def plot(models: dict[str, dict[str, dict[str, Any]]]) -> Figure:
     """Draw the bits per byte by position, one line a model, seeds averaged."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
-    axes = figure.subplots()
+    drawn, (axes,) = plots.figure(size=(8.5, 4.2))
     for number, (name, seeds) in enumerate(models.items()):
         runs = [seed["positions"] for seed in seeds.values()]
         places = [part["from"] for part in runs[0]]
         bits = [math.fsum(part["bits"] for part in at) / len(at) for at in zip(*runs, strict=True)]
-        style = STYLES[number // 10 % len(STYLES)]
-        axes.plot(places, bits, style, color=f"C{number % 10}", label=name)
-    axes.axvline(1024, color="#777777", linestyle=":", label="longest in training")
+        plots.line(axes, places, bits, number, label=name)
+    axes.axvline(1024, color=plots.MUTED, linestyle=":", label="longest in training")
     axes.set(xscale="log", xlabel="bytes before (from this many to twice as many)", ylabel="bits per byte")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right center", fontsize="small", frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
+    plots.legend(drawn, loc="outside right center", fontsize="small")
+    return drawn
 
 
 def main() -> None:
@@ -110,7 +104,7 @@ def main() -> None:
         for name in arguments.models
     }
     settings = {"seeds": arguments.seeds, "test_book": TEST_BOOK, "documents": TASKS}
-    write("language", arguments.out, settings | {"models": models}, plot(models))
+    save_result(arguments.out, "language", settings | {"models": models}, plot(models))
 
 
 if __name__ == "__main__":

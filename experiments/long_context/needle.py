@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from report import command, plot, pooled, write
+from report import command, plot, pooled
 from small_models import MODELS, TEST_BOOK, WRITE_COST, trained, training_books
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from titans.data.packing import IGNORED
 from titans.data.ruler import make_task
 from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import byte_tokenizer
+from titans.evaluation.results import save_result
 from titans.evaluation.ruler import run_ruler
 from titans.evaluation.streaming_lm import StreamingLM
 from titans.evaluation.synthetic_training import Budget
@@ -136,7 +137,7 @@ def main() -> None:
         }
     panels = {task: {name: tasks[task] for name, tasks in models.items()} for task in TASKS}
     settings = {"samples": arguments.samples, "seeds": arguments.seeds, "test_book": TEST_BOOK}
-    write("needle", arguments.out, settings | {"models": models}, plot(panels))
+    save_result(arguments.out, "needle", settings | {"models": models}, plot(panels))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ from typing import Any
 import safetensors.torch
 import small_models
 import torch
-from report import command, plot, pooled, write
+from report import command, plot, pooled
 from small_models import GATE_FLOOR, MODELS, PARAMETERS, WRITE_COST
 
 from titans.data.synthetic.registry import make_task
 from titans.data.synthetic.task import Size, parse_sizes
 from titans.evaluation.model_zoo import make_model, matched
+from titans.evaluation.results import save_result
 from titans.evaluation.synthetic import score
 from titans.evaluation.synthetic_training import Budget, generator_for, train_on
 from titans.evaluation.thresholds import find_thresholds
@@ -173,7 +174,7 @@ def main() -> None:
         "models": {name: cells for name, cells in models.items() if "," not in name},
         "MAC: what carries it": {name: cells for name, cells in models.items() if name.startswith("titans-mac")},
     }
-    write("recall", arguments.out, settings | {"models": models}, plot(panels, dict.fromkeys(panels, 1 / FACTS)))
+    save_result(arguments.out, "recall", settings | {"models": models}, plot(panels, dict.fromkeys(panels, 1 / FACTS)))
 
 
 if __name__ == "__main__":

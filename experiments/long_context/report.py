@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
-from titans.evaluation.comparison.report import STYLES
+from titans import plots
 from titans.evaluation.intervals import wilson
-from titans.io import atomic
 
 Cells = dict[str, dict[str, Any]]  # by length
 
@@ -33,13 +32,6 @@ def command(name: str, about: str, models: Iterable[str], seeds: Iterable[int] =
     parser.add_argument("--work", type=Path, default=Path(f"runs/long-context-{name}"), help="models and answers")
     parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
     return parser
-
-
-def write(name: str, out: Path, content: Mapping[str, Any], picture: bytes) -> None:
-    """Write the result of an experiment and its picture, each whole or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(out / f"{name}.json", dict(content))
-    atomic.write(out / f"{name}.png", picture)
 
 
 def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:
@@ -66,47 +58,24 @@ def pooled(found: Mapping[int, Mapping[int, int]], samples: int) -> Cells:
     return cells
 
 
-def plot(panels: Mapping[str, Mapping[str, Cells]], guesses: Mapping[str, float] | None = None) -> bytes:
+def plot(panels: Mapping[str, Mapping[str, Cells]], guesses: Mapping[str, float] | None = None) -> Figure:
     """Draw accuracy by length.
 
     Args:
         panels: by title, the models and their cells.
         guesses: by title, the accuracy of a guess, where one is known.
-
-    Returns:
-        A PNG picture.
     """
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(name for models in panels.values() for name in models))
     lengths = sorted({int(length) for models in panels.values() for cells in models.values() for length in cells})
-    figure = Figure(figsize=(4.5 * len(panels) + 2, 4.2), layout="constrained")
-    for axes, (title, models) in zip(
-        figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0], panels.items(), strict=True
-    ):
+    drawn, all_axes = plots.figure(len(panels), size=(4.5 * len(panels) + 2, 4.2), sharex=True, sharey=True)
+    for axes, (title, models) in zip(all_axes, panels.items(), strict=True):
         for name, cells in models.items():
-            number = names.index(name)
-            values = [cell["accuracy"] for cell in cells.values()]
-            errors = [[v - c["low"] for v, c in zip(values, cells.values(), strict=True)]]
-            errors.append([c["high"] - v for v, c in zip(values, cells.values(), strict=True)])
-            style, color = STYLES[number // 10 % len(STYLES)], f"C{number % 10}"
             places = [lengths.index(int(length)) for length in cells]
-            axes.errorbar(places, values, errors, fmt=style, color=color, capsize=3, label=name)
+            values, low, high = ([cell[key] for cell in cells.values()] for key in ("accuracy", "low", "high"))
+            plots.line(axes, places, values, names.index(name), interval=(low, high), label=name)
         if guesses is not None:
-            axes.axhline(guesses[title], color="#777777", linestyle=":", label="a guess")
+            axes.axhline(guesses[title], color=plots.MUTED, linestyle=":", label="a guess")
         axes.set(ylim=(-0.03, 1.03), xlabel="tokens", ylabel="right answers, 95 % intervals", title=title)
-        axes.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
-        axes.grid(alpha=0.3)
-    handles = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside right center", fontsize="small", frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
-
-
-def _short(length: int) -> str:
-    """Write a length as its readers do: 2 K, whether that is 2,000 or 2,048."""
-    thousand = 1024 if length % 1024 == 0 else 1000
-    if length >= thousand**2:
-        return f"{length // thousand**2} M"
-    return f"{length // thousand} K" if length >= thousand else str(length)
+        plots.length_ticks(axes, lengths)
+    plots.legend(drawn, loc="outside right center", fontsize="small")
+    return drawn

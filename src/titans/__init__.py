@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from titans.models.memory_state import MemoryState
     from titans.models.modeling import TitansForCausalLM, TitansModel
     from titans.models.presets import from_preset, presets
+    from titans.models.sequence_classification import TitansForSequenceClassification
     from titans.models.watching import watch
     from titans.models.write_policy import WritePolicy
     from titans.ops import associative_memory, initial_state
@@ -34,6 +35,7 @@ __all__ = [
     "TitansError",
     "TitansForCausalLM",
     "TitansForForecasting",
+    "TitansForSequenceClassification",
     "TitansForecaster",
     "TitansForecastingConfig",
     "TitansModel",
@@ -55,6 +57,7 @@ _HOME = {
     "TitansError": "titans.errors",
     "TitansForCausalLM": "titans.models.modeling",
     "TitansForForecasting": "titans.models.forecasting",
+    "TitansForSequenceClassification": "titans.models.sequence_classification",
     "TitansForecaster": "titans.forecasting.forecaster",
     "TitansForecastingConfig": "titans.models.forecasting_configuration",
     "TitansModel": "titans.models.modeling",

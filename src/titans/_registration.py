@@ -24,7 +24,12 @@ NEEDED = (
     "transformers.modeling_layers",
     "transformers.modeling_utils",
 )
-OURS = ("titans.models.stack", "titans.models.modeling", "titans.models.forecasting")
+OURS = (
+    "titans.models.stack",
+    "titans.models.modeling",
+    "titans.models.sequence_classification",
+    "titans.models.forecasting",
+)
 
 
 def install() -> None:
@@ -54,6 +59,10 @@ def register(executed: str = "") -> None:
         auto = sys.modules[MODELS].__dict__
         auto["AutoModel"].register(modeling.TitansConfig, modeling.TitansModel, exist_ok=True)
         auto["AutoModelForCausalLM"].register(modeling.TitansConfig, modeling.TitansForCausalLM, exist_ok=True)
+        classification = importlib.import_module("titans.models.sequence_classification")
+        auto["AutoModelForSequenceClassification"].register(
+            modeling.TitansConfig, classification.TitansForSequenceClassification, exist_ok=True
+        )
         forecasting = importlib.import_module("titans.models.forecasting")
         auto["AutoModel"].register(forecasting.TitansForecastingConfig, forecasting.TitansForForecasting, exist_ok=True)
 

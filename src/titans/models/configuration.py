@@ -224,7 +224,7 @@ class StackConfig(PreTrainedConfig):
 
 
 class TitansConfig(StackConfig):
-    """Configuration of `TitansModel` and `TitansForCausalLM`.
+    """Configuration of `TitansModel`, `TitansForCausalLM` and `TitansForSequenceClassification`.
 
     Args:
         vocab_size: number of tokens. Default 32,000.
@@ -243,6 +243,7 @@ class TitansConfig(StackConfig):
         "AutoConfig": "TitansConfig",
         "AutoModel": "TitansModel",
         "AutoModelForCausalLM": "TitansForCausalLM",
+        "AutoModelForSequenceClassification": "TitansForSequenceClassification",
     }
 
     vocab_size: int = 32_000

@@ -9,6 +9,7 @@ try:  # so that transformers, which looks for other imports beforehand, does not
     from titans import TitansForCausalLM as ForCausalLM
     from titans import TitansForecastingConfig as ForecastingConfig
     from titans import TitansForForecasting as ForForecasting
+    from titans import TitansForSequenceClassification as ForSequenceClassification
     from titans import TitansModel as Model
 except ImportError as error:
     raise ImportError(f"this model needs the package titans-lm ({error}): pip install titans-lm") from error
@@ -26,6 +27,12 @@ class TitansModel(Model):
 
 class TitansForCausalLM(ForCausalLM):
     """The package's language model."""
+
+    config_class = TitansConfig
+
+
+class TitansForSequenceClassification(ForSequenceClassification):
+    """The package's classifier of sequences."""
 
     config_class = TitansConfig
 
