@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from titans.data.packing import IGNORED
-from titans.data.synthetic.forgetting_mqar import ForgettingMQAR
-from titans.data.synthetic.mqar import MQAR, draw_places
+from titans.data.synthetic.mqar import MQAR, ForgettingMQAR, draw_places
 from titans.data.synthetic.needle import Needle
 from titans.data.synthetic.registry import make_task
 from titans.data.synthetic.task import Size, draw_distinct, parse_sizes

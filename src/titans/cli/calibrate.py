@@ -10,6 +10,7 @@ import typer
 from titans.cli._arguments import make_folder
 from titans.cli._loading import load_for_inference
 from titans.cli._progress import progress_bar
+from titans.cli.compare import print_table
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -65,21 +66,12 @@ def calibrate(
 
 
 def _print(found: Calibration) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("write", "perplexity", "speed", "written", "skipped", "dropped")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    always = found.readings[0]
+    rows, always = [["write", "perplexity", "speed", "written", "skipped", "dropped"]], found.readings[0]
     for reading in found.readings:
-        table.add_row(
-            reading.name,
-            f"{reading.perplexity:.4f}",
-            f"{reading.tokens_per_second / always.tokens_per_second:.2f} x",
-            *(f"{share:.1%}" for share in (reading.written, reading.skipped, reading.dropped)),
-        )
-    Console().print(table)
+        speed = f"{reading.tokens_per_second / always.tokens_per_second:.2f} x"
+        shares = [f"{share:.1%}" for share in (reading.written, reading.skipped, reading.dropped)]
+        rows.append([reading.name, f"{reading.perplexity:.4f}", speed, *shares])
+    print_table(rows)
     rounds = ", ".join(f"{share:.1%}" for share in found.rounds)
     typer.echo(f"thresholds     {', '.join(f'{x:.4g}' for x in found.policy.threshold)} (written by round: {rounds})")
     typer.echo(f"decay          {found.policy.decay:.0e}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from titans.error_text import first_line
 from titans.errors import TitansError
 from titans.io.recipe import check_keys, check_values
+from titans.models.configuration import TitansConfig
+from titans.models.modeling import TitansForCausalLM
+from titans.models.presets import from_preset
 
 KINDS = ("variant", "preset", "model_type")
 
@@ -39,7 +41,7 @@ def make_model(fields: Mapping[str, Any], vocab_size: int, seed: int = 0) -> Any
         torch.manual_seed(seed)
         try:
             if "preset" in given:
-                return _preset(given)
+                return from_preset(given.pop("preset"), **given)
             return _hugging_face(given) if "model_type" in given else _titans(given)
         except TitansError:
             raise
@@ -89,24 +91,13 @@ def matched(fields: Mapping[str, Any], vocab_size: int, parameters: int) -> dict
 
 
 def _titans(fields: dict[str, Any]) -> Any:
-    from titans.models.configuration import TitansConfig
-    from titans.models.modeling import TitansForCausalLM
-
     hints = TitansConfig.hints()
     check_keys(fields, hints, "model.")
     check_values(fields, hints, "model.")
     return TitansForCausalLM(TitansConfig(**fields))
 
 
-def _preset(fields: dict[str, Any]) -> Any:
-    if importlib.util.find_spec("titans.models.presets") is None:
-        raise TitansError("this version of titans has no presets: give a variant and sizes")
-    return importlib.import_module("titans.models.presets").from_preset(fields.pop("preset"), **fields)
-
-
 def _hugging_face(fields: dict[str, Any]) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     config: Any = AutoConfig.for_model(fields.pop("model_type"))
     unknown = [name for name in fields if not hasattr(config, name)]
     if unknown:

@@ -94,11 +94,7 @@ def load_comparison(path: Path, overrides: Sequence[str] = ()) -> Comparison:
         TitansError: the file is unreadable or no YAML, a key is unknown (the nearest is suggested), a value does not
             work, or the models' parameters differ by more than 3 % without `allow_unequal: true`.
     """
-    return parse_comparison(read_recipe(path, overrides, expected="task, train, lengths, budget and models"))
-
-
-def parse_comparison(content: Mapping[str, Any]) -> Comparison:
-    """Check the content of a recipe, see `load_comparison`."""
+    content = read_recipe(path, overrides, expected="task, train, lengths, budget and models")
     content = {key: value for key, value in content.items() if value is not None}
     check_keys(content, _TYPES, "")
     check_values(content, _TYPES, "")
@@ -106,32 +102,23 @@ def parse_comparison(content: Mapping[str, Any]) -> Comparison:
         if section not in content:
             raise TitansError(f'the recipe has no "{section}" section')
     task_fields, task = _task(content["task"])
-    train = _sizes(content["train"])
-    lengths = tuple(dict.fromkeys(_sizes(content.get("lengths", content["train"]))))
-    validation = (
-        _sizes(content["validation"])
-        if "validation" in content
-        else (max(train, key=lambda size: (size.length, size.pairs or 0)),)
-    )
+    sizes = {
+        name: parse_sizes(content[name] if isinstance(content[name], list) else [content[name]])
+        for name in ("train", "lengths", "validation")
+        if name in content
+    }
+    train, longest = sizes["train"], max(sizes["train"], key=lambda size: (size.length, size.pairs or 0))
+    lengths, validation = tuple(dict.fromkeys(sizes.get("lengths", train))), sizes.get("validation", (longest,))
     for size in dict.fromkeys((*train, *lengths, *validation)):
         task.check(size)
     sequences = content.get("sequences", 256)
     if sequences < 1:
         raise TitansError(f"sequences is {sequences}, expected at least 1")
-    found = _models(content, task.vocab_size)
+    models = _models(content, task.vocab_size)
     if not content.get("allow_unequal", False):
-        _check_equal(found)
-    return Comparison(
-        task_fields,
-        task,
-        train,
-        lengths,
-        validation,
-        _budget(content["budget"]),
-        _seeds(content.get("seeds", [1, 2, 3])),
-        sequences,
-        found,
-    )
+        _check_equal(models)
+    budget, seeds = _budget(content["budget"]), _seeds(content.get("seeds", [1, 2, 3]))
+    return Comparison(task_fields, task, train, lengths, validation, budget, seeds, sequences, models)
 
 
 def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], SyntheticTask]:
@@ -148,10 +135,6 @@ def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], Syntheti
         raise TitansError("task.data is empty: name a file, a folder or a glob to read the text from")
     limit: Any = options.get("max_bytes", LIMIT)
     return task, TextPieces.read(documents(data, text_field=options.get("text_field", "text")), limit)
-
-
-def _sizes(value: list[Any] | str | int) -> tuple[Size, ...]:
-    return parse_sizes(value if isinstance(value, list) else [value])
 
 
 def _budget(section: Mapping[str, Any]) -> Budget:
