@@ -17,15 +17,19 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from titans import TitansConfig, TitansForCausalLM, WritePolicy, plots
+from titans import WritePolicy, plots
 from titans.data import Document, byte_tokenizer, documents, load_tokenizer
 from titans.data.standard_library import standard_library
+from titans.data.synthetic import Size
+from titans.data.synthetic.text_pieces import TextPieces
 from titans.evaluation import perplexity
 from titans.evaluation.calibration import calibrate
+from titans.evaluation.model_zoo import make_model
 from titans.evaluation.results import save_result
+from titans.evaluation.synthetic_training import Budget, train_on
 from titans.training.pretrained import load_model
 
-LENGTH, ROWS, LEARNING_RATE = 512, 4, 3e-3
+LENGTH, ROWS = 512, 4
 DOCUMENT, TEST, CALIBRATION = 4_096, 24_576, 8_192  # characters of a document, of all to test on; tokens per half
 
 
@@ -41,30 +45,16 @@ def beginnings(corpus: list[Document], size: int) -> list[Document]:
     return [Document("", lambda text=text[:DOCUMENT]: iter((text,))) for text in texts]
 
 
-def train(variant: str, corpus: list[Document], seconds: float) -> tuple[TitansForCausalLM, int]:
-    """Train a model of some hundred thousand parameters on bytes; returns it and the number of steps."""
-    text = torch.tensor(list("\n".join(d.text() for d in corpus).encode()))
-    torch.manual_seed(0)
-    model = TitansForCausalLM(
-        TitansConfig(
-            variant=variant, vocab_size=259, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
-            segment_length=64, num_persistent_tokens=4, memory_chunk_size=32,
-            bos_token_id=256, eos_token_id=257, pad_token_id=258,
-        )
-    ).train()  # fmt: skip
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    steps, start = 0, time.monotonic()
-    while (done := (time.monotonic() - start) / seconds) < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((done + 0.01) / 0.1, 1.01 - done)
-        ids = text[torch.randint(len(text) - LENGTH, (ROWS, 1)) + torch.arange(LENGTH)]
-        loss = model(ids, labels=ids).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        steps += 1
-    return model.eval(), steps
+def train(variant: str, corpus: list[Document], steps: int) -> Any:
+    """Return a model of some hundred thousand parameters, trained on bytes."""
+    fields = {
+        "variant": variant, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "segment_length": 64,
+        "num_persistent_tokens": 4, "memory_chunk_size": 32, "bos_token_id": 256, "eos_token_id": 257,
+        "pad_token_id": 258,
+    }  # fmt: skip
+    model = make_model(fields, 259)
+    train_on(model, TextPieces.read(corpus), [Size(LENGTH)], Budget(steps, ROWS))
+    return model
 
 
 def measure(model: Any, tokenizer: Any, calibration: list[Document], test: list[Document]) -> dict[str, Any]:
@@ -97,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", help="model folders; default: train an LMM and a MAC")
     parser.add_argument("--data", nargs="+", help="text; default: Python's own")
-    parser.add_argument("--seconds", type=float, default=150.0, help="training of each model; default 150")
+    parser.add_argument("--steps", type=int, default=240, help="training of each model; default 240")
     parser.add_argument("--out", type=Path, default=Path("docs/writing"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the operations are too small to share
@@ -110,7 +100,7 @@ def main() -> None:
         if arguments.models:
             model, tokenizer, steps = load_model(name), load_tokenizer(name), None
         else:
-            (model, steps), tokenizer = train(name, to_train, arguments.seconds), byte_tokenizer()
+            model, tokenizer, steps = train(name, to_train, arguments.steps), byte_tokenizer(), arguments.steps
         results[name] = {"steps": steps, **measure(model, tokenizer, to_calibrate, to_test)}
     save_result(arguments.out, "results", results, plot(results), picture="positions")
 

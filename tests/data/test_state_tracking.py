@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from titans.data.synthetic.groups import permutation_table, permutations, running_products
+from titans.data.synthetic.state_tracking import permutation_table, permutations, running_products
 from titans.data.synthetic.registry import make_task
 from titans.data.synthetic.state_tracking import STATE_TASKS, StateTracking
 from titans.data.synthetic.task import Size
