@@ -5,9 +5,14 @@ import itertools
 import pytest
 import torch
 
-from titans.data.synthetic.state_tracking import permutation_table, permutations, running_products
 from titans.data.synthetic.registry import make_task
-from titans.data.synthetic.state_tracking import STATE_TASKS, StateTracking
+from titans.data.synthetic.state_tracking import (
+    STATE_TASKS,
+    StateTracking,
+    permutation_table,
+    permutations,
+    running_products,
+)
 from titans.data.synthetic.task import Size
 
 SIZES = {"parity": 2, "modular-addition": 5, "a5": 60, "s5": 120, "walk": 5}
