@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import io
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from titans import plots
 from titans.data.babi import Story, check_task
 from titans.data.babilong import (
     Background,
@@ -26,15 +26,16 @@ from titans.evaluation.babilong_metric import is_right
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
-from titans.io import atomic
+from titans.evaluation.results import save_result
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from titans.evaluation.streaming_lm import StreamingLM
 
 NEW_TOKENS = 20
 OFFICIAL_SAMPLES = 100
 KEPT = ("question", "target", "answer", "prompt_tokens", "fact_positions")  # of an answer
-FILE, PLOT = "babilong.json", "babilong.png"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +182,6 @@ class BabilongResult:
         Args:
             folder: made if it does not exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         content = {
             "benchmark": self.questions.name,
             "protocol": self.questions.protocol,
@@ -193,8 +193,7 @@ class BabilongResult:
             },
             "scores": [{**dataclasses.asdict(score), "accuracy": score.accuracy} for score in self.scores],
         }
-        atomic.write_json(folder / FILE, content)
-        atomic.write(folder / PLOT, _plot(self))
+        save_result(folder, "babilong", content, _plot(self))
 
 
 def run_babilong(
@@ -316,27 +315,19 @@ def _score(task: str, length: str, answers: list[dict[str, Any]]) -> Score:
     return Score(task, length, tokens, len(answers), correct, *wilson(correct, len(answers)), majority)
 
 
-def _plot(result: BabilongResult) -> bytes:
+def _plot(result: BabilongResult) -> Figure:
     """Draw accuracy by length, one line per task with its intervals, and dotted what the commonest answer has."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
-    places = {name: place for place, name in enumerate(result.questions.lengths)}
-    for index, task in enumerate(result.questions.tasks):
+    drawn, (axes,) = plots.figure(size=(7.5, 4.5))
+    tasks, lengths = result.questions.tasks, list(result.questions.lengths)
+    for number, task in enumerate(tasks):
         scores = [score for score in result.scores if score.task == task]
-        shift = 0.05 * (index - (len(result.questions.tasks) - 1) / 2)  # so that intervals do not hide each other
-        x = [places[score.length] + shift for score in scores]
-        error = [[s.accuracy - s.low for s in scores], [s.high - s.accuracy for s in scores]]
-        colour = f"C{index}"
-        axes.errorbar(x, [s.accuracy for s in scores], yerr=error, marker="o", capsize=3, label=task, color=colour)
-        axes.plot(x, [s.majority for s in scores], linestyle=":", marker=".", color=colour, alpha=0.7)
-    axes.plot([], [], color="#777777", linestyle=":", marker=".", label="commonest answer")
-    axes.set_xticks(list(places.values()), list(places))
+        x = plots.beside([lengths.index(score.length) for score in scores], number, len(tasks))
+        interval = [s.low for s in scores], [s.high for s in scores]
+        plots.line(axes, x, [s.accuracy for s in scores], number, interval=interval, label=task)
+        plots.line(axes, x, [s.majority for s in scores], number, fmt=".:", alpha=0.7)
+    plots.line(axes, [], [], fmt=".:", color=plots.MUTED, label="commonest answer")
+    axes.set_xticks(range(len(lengths)), lengths)
     title = f"{result.questions.name}: {Path(result.model).name}, {result.questions.samples} questions each"
     axes.set(ylim=(-0.02, 1.02), xlabel="length (tokens of the model)", ylabel="right answers", title=title)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+    plots.legend(drawn, loc="outside right center")
+    return drawn

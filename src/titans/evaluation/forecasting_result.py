@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from titans.io import atomic
+from titans import plots
+from titans.evaluation.results import save_result
 
-FILE, PLOT = "forecasting.json", "forecasting.png"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +130,7 @@ class ForecastingResult:
         Args:
             folder: made if it does not exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(folder / FILE, self._as_json())
-        atomic.write(folder / PLOT, _plot(self))
+        save_result(folder, "forecasting", self._as_json(), _plot(self))
 
     def _as_json(self) -> dict[str, Any]:
         means = {
@@ -153,18 +152,16 @@ def _deviation(numbers: list[float]) -> float:
     return statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
-def _plot(result: ForecastingResult) -> bytes:
+def _plot(result: ForecastingResult) -> Figure:
     """Draw the errors as bars, the horizons side by side and in each the models; whiskers: one deviation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    drawn, both = plots.figure(2, size=(9, 3.8))
     groups = [*result.horizons, None] if len(result.horizons) > 1 else list(result.horizons)
     width = 0.8 / len(result.models)
-    for axes, error in zip(figure.subplots(1, 2), ("mse", "mae"), strict=True):
-        for place, model in enumerate(result.models):
+    for axes, error in zip(both, ("mse", "mae"), strict=True):
+        for number, model in enumerate(result.models):
             means = [result.mean(model, horizon) for horizon in groups]
             axes.bar(
-                [group + (place - (len(result.models) - 1) / 2) * width for group in range(len(groups))],
+                plots.beside(range(len(groups)), number, len(result.models), width),
                 [math.nan if mean is None else getattr(mean, error) for mean in means],
                 width,
                 yerr=[0 if mean is None else getattr(mean, f"{error}_deviation") for mean in means],
@@ -172,9 +169,7 @@ def _plot(result: ForecastingResult) -> bytes:
             )
         axes.set_xticks(range(len(groups)), ["mean" if horizon is None else str(horizon) for horizon in groups])
         axes.set(xlabel="horizon, steps", ylabel=f"{error.upper()} in scaled space")
-        axes.grid(axis="y", alpha=0.3)
-    figure.suptitle(f"{result.dataset}, protocol {result.protocol}, look-back {result.context_length}")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+        axes.grid(False, axis="x")
+    drawn.suptitle(f"{result.dataset}, protocol {result.protocol}, look-back {result.context_length}")
+    plots.legend(drawn, ncols=4)
+    return drawn

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from titans import plots
 from titans.data.corpora import Document
 from titans.data.tokenizers import check_vocabulary, encode, encode_pieces
 from titans.error_text import refused_as
 from titans.errors import TitansError
-from titans.io import atomic
+from titans.evaluation.inference import evaluating
+from titans.evaluation.results import save_result
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
     from titans.models.write_policy import WriteCounts, WritePolicy
@@ -69,9 +72,7 @@ class PerplexityResult:
         Args:
             folder: made if it does not exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(folder / "perplexity.json", dataclasses.asdict(self))
-        _plot(self, folder / "perplexity.png")
+        save_result(folder, "perplexity", dataclasses.asdict(self), _plot(self))
 
 
 def perplexity(
@@ -109,9 +110,7 @@ def perplexity(
     from titans.models.configuration import TitansConfig
 
     check_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         if isinstance(model.config, TitansConfig):
             if window is not None:
                 raise TitansError("a Titans model reads each document from its start: windows are for other models")
@@ -119,8 +118,6 @@ def perplexity(
             losses = predict(model, text.pieces(), policy, progress)
         else:
             losses, text, how = _in_windows(model, tokenizer, documents, (piece_length, window), policy, progress)
-    finally:
-        model.train(was_training)
     return PerplexityResult(
         documents=text.documents,
         tokens=losses.tokens,
@@ -291,15 +288,13 @@ class Losses:
         return tuple(PositionBucket(1 << i, (2 << i) - 1, count, nats / count) for i, (nats, count) in buckets if count)
 
 
-def _plot(result: PerplexityResult, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([bucket.first for bucket in result.positions], [b.loss for b in result.positions], marker="o")
+def _plot(result: PerplexityResult) -> Figure:
+    drawn, (axes,) = plots.figure(size=(7, 4))
+    plots.line(axes, [bucket.first for bucket in result.positions], [b.loss for b in result.positions])
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("tokens before the predicted one (from this many to twice as many)")
-    axes.set_ylabel("loss, nats per token")
-    axes.set_title(f"{result.bits_per_byte:.3f} bits per byte over {result.tokens:,} tokens")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    axes.set(
+        xlabel="tokens before the predicted one (from this many to twice as many)",
+        ylabel="loss, nats per token",
+        title=f"{result.bits_per_byte:.3f} bits per byte over {result.tokens:,} tokens",
+    )
+    return drawn

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from titans import plots
 from titans.data.books import Words
 from titans.data.ruler import RulerTask, canonical, make_task, needs_books
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
-from titans.io import atomic
+from titans.evaluation.results import save_result
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from titans.evaluation.streaming_lm import StreamingLM
 
-FILE, PLOT = "ruler.json", "ruler.png"
 OFFICIAL_SAMPLES = 500
 BANDS = 10  # of depth, in the heat map
 KEPT = ("depth", "tokens", "references", "text", "score")  # of an answer
@@ -108,9 +109,7 @@ class RulerResult:
         Args:
             folder: made if it does not exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(folder / FILE, self._as_json())
-        atomic.write(folder / PLOT, _plot(self))
+        save_result(folder, "ruler", self._as_json(), _plot(self))
 
     def _as_json(self) -> dict[str, Any]:
         cells = []
@@ -228,48 +227,33 @@ def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tupl
     return tuple(found)
 
 
-def _plot(result: RulerResult) -> bytes:
+def _plot(result: RulerResult) -> Figure:
     """Draw the heat maps of the tasks, and the accuracy by length beside them."""
-    from matplotlib.figure import Figure
-
     mapped = [task for task in result.tasks if result.has_depths(task)]
     width = 1.8 + 0.55 * len(result.lengths)
-    figure = Figure(figsize=(width * len(mapped) + 5, 4.2), layout="constrained")
-    axes = figure.subplots(1, len(mapped) + 1, width_ratios=[*[width] * len(mapped), 5], squeeze=False)[0]
-    labels = [_short(length) for length in result.lengths]
-    images = [_heat_map(panel, result, task, labels) for panel, task in zip(axes[:-1], mapped, strict=True)]
+    widths = [*[width] * len(mapped), 5]
+    drawn, (*maps, axes) = plots.figure(len(widths), size=(sum(widths), 4.2), width_ratios=widths)
+    images = [_heat_map(panel, result, task) for panel, task in zip(maps, mapped, strict=True)]
     if images:
-        figure.colorbar(images[0], ax=axes[:-1].tolist(), label="needles found", shrink=0.8)
-    for shift, task in enumerate(result.tasks):
-        points = [result.accuracy(task, length) for length in result.lengths]
-        means = [mean for mean, _, _ in points]
-        errors = [[max(0.0, m - low) for m, low, _ in points], [max(0.0, high - m) for m, _, high in points]]
-        at = [position + 0.08 * (shift - (len(result.tasks) - 1) / 2) for position in range(len(labels))]
-        axes[-1].errorbar(at, means, yerr=errors, marker="o", capsize=3, label=task)
-    axes[-1].set(xlabel="length, tokens", ylabel="found, with 95 % intervals", ylim=(-0.03, 1.03))
-    axes[-1].set_xticks(range(len(labels)), labels)
-    axes[-1].grid(alpha=0.3)
-    axes[-1].legend()
-    figure.suptitle(f"RULER: {Path(result.model).name}, {result.samples} samples of each length")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    return picture.getvalue()
+        drawn.colorbar(images[0], ax=maps, label="needles found", shrink=0.8)
+    for number, task in enumerate(result.tasks):
+        means, low, high = zip(*(result.accuracy(task, length) for length in result.lengths), strict=True)
+        x = plots.beside(range(len(means)), number, len(result.tasks), 0.08)
+        plots.line(axes, x, means, number, interval=(low, high), label=task)
+    axes.set(xlabel="length, tokens", ylabel="found, with 95 % intervals", ylim=(-0.03, 1.03))
+    plots.length_ticks(axes, result.lengths)
+    plots.legend(axes)
+    drawn.suptitle(f"RULER: {Path(result.model).name}, {result.samples} samples of each length")
+    return drawn
 
 
-def _heat_map(panel: Any, result: RulerResult, task: str, labels: list[str]) -> Any:
+def _heat_map(panel: Any, result: RulerResult, task: str) -> Any:
     cells = [[result.band(task, length, band) for length in result.lengths] for band in range(BANDS)]
     values = [[math.nan if cell is None else cell[0] for cell in row] for row in cells]
     panel.set_facecolor("lightgrey")  # where no needle was
     image = panel.imshow(values, vmin=0, vmax=1, aspect="auto", cmap="viridis")
-    panel.set_xticks(range(len(labels)), labels)
+    plots.length_ticks(panel, result.lengths)
+    panel.grid(False)
     panel.set_yticks([edge - 0.5 for edge in range(0, BANDS + 1, 2)], [f"{10 * edge} %" for edge in range(0, 11, 2)])
     panel.set(title=task, xlabel="length, tokens", ylabel="depth of the needle")
     return image
-
-
-def _short(length: int) -> str:
-    """Write a length as its readers do: 2K, 1M."""
-    for factor, letter in ((1 << 20, "M"), (1 << 10, "K")):
-        if length % factor == 0:
-            return f"{length // factor}{letter}"
-    return f"{length:,}"
