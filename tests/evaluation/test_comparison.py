@@ -15,7 +15,8 @@ from titans.evaluation import model_zoo
 from titans.evaluation.comparison import compare, load_comparison, runs
 from titans.evaluation.comparison.report import markdown, table
 from titans.evaluation.synthetic import score
-from titans.evaluation.synthetic_training import Diverged, train_on
+from titans.evaluation.synthetic_training import train_on
+from titans.training.fit import Diverged
 
 SMALLEST = Path(__file__).with_name("compare-smallest.yaml")
 

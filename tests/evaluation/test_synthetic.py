@@ -15,9 +15,10 @@ from titans.errors import TitansError
 from titans.evaluation import model_zoo
 from titans.evaluation.intervals import wilson
 from titans.evaluation.synthetic import score, train_and_score
-from titans.evaluation.synthetic_training import Budget, Diverged, generator_for, parameter_groups, train_on
-from titans.models.write_gates import WriteGates
+from titans.evaluation.synthetic_training import Budget, generator_for, train_on
 from titans.models.write_policy import WritePolicy
+from titans.training.fit import Diverged, parameter_groups
+from titans.training.objective import Objective, WriteGates
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "sliding_window": 8, "segment_length": 8}
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
@@ -168,8 +169,7 @@ def test_the_learning_rate_rises_and_falls():
 
 
 def test_the_price_of_writing_comes_late():
-    budget = Budget(steps=100, batch=1, write_cost=0.5)
-    prices = [budget.price(step) for step in range(100)]
+    prices = [Objective(write_cost=0.5).price((step + 1) / 100) for step in range(100)]
     assert prices[:50] == [0.0] * 50
     assert prices[54] == pytest.approx(0.25)
     assert prices[59:] == [pytest.approx(0.5)] * 41
@@ -185,7 +185,7 @@ def test_a_price_parts_the_write_gates(name, smaller):
         train_on(model, MQAR, [Size(16, 2)], budget)
         with torch.no_grad(), WriteGates(model) as gates:
             model(torch.arange(16)[None])
-            found.append((float(gates.take_spread()), [p.detach() for p in model.parameters()]))
+            found.append((float(gates.spread()), [p.detach() for p in model.parameters()]))
     (free, one), (priced, other) = found
     assert priced < 0.85 * free if smaller else all(map(torch.equal, one, other))
 

@@ -193,7 +193,7 @@ def test_shorter_epochs_and_weights_that_are_not_trained():
 
 
 def test_refuses_a_training_that_cannot_work():
-    with pytest.raises(TitansError, match=r"diverged in epoch 1: the loss is nan .* lower the learning rate"):
+    with pytest.raises(TitansError, match=r"diverged at step 1: the loss is nan, .* lower the learning rate"):
         train(loss=lambda prediction, _: prediction.sum() * float("nan"))
     for name in ("epochs", "batch_size", "patience", "learning_rate", "seconds"):
         with pytest.raises(TitansError, match=f"{name} is 0, expected more than 0"):

@@ -249,6 +249,8 @@ def test_logits_to_keep(make_model, same):
     with torch.no_grad():
         same(model(ids, logits_to_keep=2).logits, whole[:, -2:])
         same(model(ids, logits_to_keep=torch.tensor([1, 4])).logits, whole[:, [1, 4]])
+        mask = torch.rand(ids.shape) < 0.5
+        torch.testing.assert_close(model(ids, logits_to_keep=mask).logits, whole[mask])
         same(model(inputs_embeds=model.model.embed_tokens(ids)).logits, whole)
 
 

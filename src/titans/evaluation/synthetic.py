@@ -25,11 +25,11 @@ from titans.evaluation.synthetic_training import (
     Budget,
     Progress,
     Training,
-    answers_at,
     check,
     generator_for,
     train_on,
 )
+from titans.training.objective import is_titans, logits_at
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -261,7 +261,7 @@ def _answers(
         carries = state is not None or cut < ids.shape[1]
         carried = {"cache": state, "use_cache": True} if carries else {"use_cache": False}
         with refused_as("the model cannot read the synthetic task"):
-            logits, output = answers_at(model, piece, asked, **carried)
+            logits, output = logits_at(model, asked, input_ids=piece, **carried)
             nats += float(F.cross_entropy(logits, answers[asked], reduction="sum"))
         state = getattr(output, "cache", None)
         hits.append(torch.zeros_like(asked).masked_scatter(asked, logits.argmax(-1) == answers[asked]))
@@ -269,9 +269,7 @@ def _answers(
 
 
 def _cut(model: Any, length: int, piece_length: int) -> int:
-    from titans.models.modeling import TitansForCausalLM
-
-    return min(length, piece_length) if isinstance(model, TitansForCausalLM) else length
+    return min(length, piece_length) if is_titans(model) else length
 
 
 def _plot(result: SyntheticResult) -> Figure:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from titans.data.packing import IGNORED
 from titans.data.synthetic.task import Size, SyntheticTask
-from titans.error_text import first_line
 from titans.errors import TitansError
-from titans.models.write_gates import WriteGates
+from titans.training.fit import Moment, fit, parameter_groups
+from titans.training.objective import Objective
 
 SCHEDULES = ("cosine", "constant")
 CURVE_POINTS = 50
@@ -38,10 +34,8 @@ class Budget:
         warm_up: share of the steps in which the rate grows linearly. Default 0.1.
         weight_decay: AdamW's, of matrices only. Default 0.1.
         clip: largest norm of a gradient. Default 1.0.
-        write_cost: price of writing, in nats for gates that stand equally open (`titans.models.write_gates`); asked
-            from the middle of the training on, in full after a tenth more. Default 0.
-        piece_length: tokens after which a Titans model carries its state on and gradients end. Default: none, the
-            whole sequence.
+        write_cost: as of `titans.training.objective.Objective`. Default 0.
+        piece_length: as there. Default: none, the whole sequence.
         curriculum: take the training sizes one after the other, each for an equal share of the steps; otherwise each
             step draws one of them. Default false.
 
@@ -67,11 +61,9 @@ class Budget:
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise TitansError(f"{name} is {getattr(self, name)}, expected a positive number")
-        for name in ("weight_decay", "write_cost"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise TitansError(f"{name} is {getattr(self, name)}, expected 0 or more")
-        if self.piece_length is not None and self.piece_length < 1:
-            raise TitansError(f"piece_length is {self.piece_length}, expected at least 1")
+        if not 0 <= self.weight_decay < math.inf:
+            raise TitansError(f"weight_decay is {self.weight_decay}, expected 0 or more")
+        _ = self.objective  # refuses what it cannot be
         if not 0 <= self.warm_up < 1:
             raise TitansError(f"warm_up is {self.warm_up}, expected a share of the steps: at least 0, less than 1")
         if self.schedule not in SCHEDULES:
@@ -86,9 +78,10 @@ class Budget:
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * (step - warm) / (self.steps - warm))) / 2
 
-    def price(self, step: int) -> float:
-        """Return the price of writing at a step, counted from 0."""
-        return self.write_cost * min(max((step + 1) / self.steps - 0.5, 0.0) / 0.1, 1.0)
+    @property
+    def objective(self) -> Objective:
+        """What is made small."""
+        return Objective(self.write_cost, self.piece_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +99,6 @@ class Training:
     tokens: int
     seconds: float
     curve: tuple[tuple[int, float], ...]
-
-
-class Diverged(TitansError):
-    """A training whose loss or gradient is no longer a finite number."""
 
 
 def generator_for(seed: int, part: str, size: Size | None = None) -> torch.Generator:
@@ -158,31 +147,44 @@ def train_on(
         Diverged: the loss or a gradient became NaN or infinite.
     """
     check(model, task, sizes)
-    task = task.part("train")
+    task, objective = task.part("train"), budget.objective
     generator = generator_for(seed, "train")
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, budget.weight_decay), lr=budget.learning_rate, betas=(0.9, 0.95)
-    )
     curve: list[tuple[int, float]] = []
-    recent: list[float] = []
-    tokens, start = 0, time.monotonic()
-    model.train()
-    with WriteGates(model) if budget.write_cost else contextlib.nullcontext() as gates:
-        for step in range(budget.steps):
-            drawn = int(torch.randint(len(sizes), (), generator=generator))
-            size = sizes[step * len(sizes) // budget.steps if budget.curriculum else drawn]
-            ids, labels = task.batch(budget.batch, size, generator)
-            for group in optimizer.param_groups:
-                group["lr"] = budget.rate(step)
-            recent.append(_step(model, ids, labels, optimizer, budget, step, gates))
-            tokens += ids.numel()
-            if (step + 1) * CURVE_POINTS // budget.steps > step * CURVE_POINTS // budget.steps:
-                curve.append((step + 1, math.fsum(recent) / len(recent)))
-                recent.clear()
-            if progress is not None:
-                progress((step + 1) / budget.steps, curve[-1][1] if curve else recent[-1])
+    recent: list[float] = []  # nats per answer, without the price of writing, of the steps since the last point
+    tokens = 0
+
+    def losses(model: Any, moment: Moment) -> Iterator[Tensor]:
+        nonlocal tokens
+        drawn = int(torch.randint(len(sizes), (), generator=generator))
+        size = sizes[moment.step * len(sizes) // budget.steps if budget.curriculum else drawn]
+        ids, labels = task.batch(budget.batch, size, generator)
+        tokens += ids.numel()
+        recent.append(0.0)
+        for terms in objective.parts(model, ids, labels, (moment.step + 1) / budget.steps):
+            yield terms.loss + terms.price
+            recent[-1] += float(terms.loss.detach())
+
+    def after_step(moment: Moment, loss: float) -> None:
+        step = moment.step
+        if step * CURVE_POINTS // budget.steps > (step - 1) * CURVE_POINTS // budget.steps:
+            curve.append((step, math.fsum(recent) / len(recent)))
+            recent.clear()
+        if progress is not None:
+            progress(step / budget.steps, curve[-1][1] if curve else recent[-1])
+
+    optimizer = torch.optim.AdamW(parameter_groups(model, budget.weight_decay), betas=(0.9, 0.95))
+    done = fit(
+        model,
+        losses,
+        optimizer,
+        steps=budget.steps,
+        rate=lambda moment: budget.rate(moment.step),
+        clip=budget.clip,
+        seed=seed,
+        after_step=after_step,
+    )
     model.eval()
-    return Training(budget.steps, tokens, time.monotonic() - start, tuple(curve))
+    return Training(done.steps, tokens, done.seconds, tuple(curve))
 
 
 def check(model: Any, task: SyntheticTask, sizes: Sequence[Size]) -> None:
@@ -203,70 +205,3 @@ def check(model: Any, task: SyntheticTask, sizes: Sequence[Size]) -> None:
             f"the model has {model.config.vocab_size:,} tokens and {task.name} {task.vocab_size:,}: give the model "
             "as large a vocabulary"
         )
-
-
-def answers_at(model: Any, ids: Tensor, asked: Tensor, **state: Any) -> tuple[Tensor, Any]:
-    """Return a model's logits where something is asked, and nowhere else where that saves work.
-
-    Args:
-        model: a causal language model.
-        ids: tokens `[B, N]`.
-        asked: where to answer `[B, N]`, bool.
-        **state: passed to the model.
-
-    Returns:
-        Logits `[asked, vocab_size]`, float32, and what the model put out.
-    """
-    from titans.models.modeling import TitansForCausalLM
-
-    if isinstance(model, TitansForCausalLM):  # its logits are the head's; others may scale or cap them
-        output = model.model(ids, **state)
-        return model.lm_head(output.last_hidden_state[asked]).float(), output
-    output = model(input_ids=ids, **state)
-    return output.logits[asked].float(), output
-
-
-def _step(
-    model: Any, ids: Tensor, labels: Tensor, optimizer: Any, budget: Budget, step: int, gates: WriteGates | None
-) -> float:
-    """Make one optimizer step; returns the loss in nats per answer, without the price of writing."""
-    optimizer.zero_grad()
-    found, price = 0.0, budget.price(step)
-    try:
-        for loss, share in _losses(model, ids.to(model.device), labels.to(model.device), budget.piece_length):
-            cost = 0.0 if gates is None else share * price * gates.take_spread().to(loss.device)
-            (loss + cost).backward()
-            found += float(loss.detach())
-    except ValueError as error:  # the layers refuse what is not finite
-        raise Diverged(f"the training diverged at step {step + 1:,}: {first_line(error)}") from error
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), budget.clip)
-    if not math.isfinite(found) or not bool(norm.isfinite()):
-        raise Diverged(
-            f"the training diverged at step {step + 1:,}: the loss is {found:.3g}, the gradient {float(norm):.3g}"
-        )
-    optimizer.step()
-    return found
-
-
-def _losses(model: Any, ids: Tensor, labels: Tensor, piece_length: int | None) -> Iterator[tuple[Tensor, float]]:
-    """Each piece's part of the mean loss per answer, and its share of the tokens."""
-    from titans.models.modeling import TitansForCausalLM
-
-    asked = labels != IGNORED
-    length = ids.shape[1]
-    in_pieces = piece_length is not None and piece_length < length and isinstance(model, TitansForCausalLM)
-    cut = piece_length if in_pieces and piece_length is not None else length
-    state = None
-    for piece, answers, here in zip(*(x.split(cut, 1) for x in (ids, labels, asked)), strict=True):
-        logits, output = answers_at(model, piece, here, **({"cache": state, "use_cache": True} if in_pieces else {}))
-        state = output.cache.detach() if in_pieces else None
-        yield F.cross_entropy(logits, answers[here], reduction="sum") / asked.sum(), piece.shape[1] / length
-
-
-def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
-    """Sort a model's parameters for AdamW: what is no matrix (norms, biases) is spared from weight decay."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]

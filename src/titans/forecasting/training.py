@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -17,6 +15,8 @@ from torch import Tensor, nn
 
 from titans.errors import TitansError
 from titans.forecasting.scores import Errors
+from titans.training import fit as loop
+from titans.training.fit import Moment
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From forecasts and futures, `[B, H, C]`, to a number to make small."""
@@ -144,137 +144,82 @@ def fit(
     time_limit = math.inf if seconds is None else seconds
     _check(epochs=epochs, batch_size=batch_size, patience=patience, learning_rate=learning_rate, seconds=time_limit)
     _check(epoch_steps=1 if epoch_steps is None else epoch_steps)
-    steps = math.ceil(len(train) / batch_size)
-    steps = steps if epoch_steps is None else min(steps, epoch_steps)
-    schedule, clock = _Schedule(learning_rate, decay, epochs, steps), _Clock(time_limit)
-    job = _Job(model, step or _plain_step(loss), schedule, clock, weight_decay, clip, progress)
-    best, was_training = copy.deepcopy(model.state_dict()), model.training
-    with _seeded(seed, job.accelerator.device):
-        history = History(*job.validate(validation, batch_size), (), "epochs", choice)
-        for number in range(epochs):
-            training_loss, mse, loss_ = _finite_or_nan(job, train, validation, batch_size, _line(history))
-            if not math.isfinite(training_loss + mse):
+    if decay not in get_args(Decay):
+        raise TitansError(f"decay is {decay!r}, expected one of {', '.join(get_args(Decay))}")
+    per_epoch = math.ceil(len(train) / batch_size)
+    per_epoch = per_epoch if epoch_steps is None else min(per_epoch, epoch_steps)
+    steps, start = epochs * per_epoch, time.monotonic()
+    device, make_step = Accelerator().device, step or _plain_step(loss)
+    order: list[Tensor] = []
+    recent: list[float] = []  # losses of the epoch's steps
+    history = History(math.nan, math.nan, (), "", choice)
+
+    def rate(moment: Moment) -> float:
+        if decay == "halve":
+            return learning_rate * 0.5 ** (moment.step // per_epoch)
+        return learning_rate * 0.5 * (1 + math.cos(math.pi * moment.step / steps))
+
+    def losses(model: nn.Module, moment: Moment) -> list[Tensor]:
+        if moment.step % per_epoch == 0:
+            order[:] = torch.randperm(len(train)).split(batch_size)
+        return [make_step(model, *_batch(train, order[moment.step % per_epoch], device))[1]]
+
+    def validate() -> float:
+        nonlocal history
+        mse, mean = _validate(model, validation, batch_size, make_step, device)
+        if not recent:
+            history = dataclasses.replace(history, start_mse=mse, start_loss=mean)
+        else:
+            at = rate(Moment(len(history.epochs) * per_epoch, 0.0))
+            training_loss = math.fsum(recent) / len(recent)
+            if not math.isfinite(mse):
                 raise TitansError(
-                    f"training diverged in epoch {number + 1}: the loss is {training_loss:.4g} and the validation "
-                    f"error {mse:.4g}; lower the learning rate, which is {learning_rate:g}"
+                    f"training diverged in epoch {len(history.epochs) + 1}: the validation error is {mse}"
                 )
-            epoch = Epoch(training_loss, mse, loss_, schedule.rate(number * schedule.steps), clock.elapsed())
+            epoch = Epoch(training_loss, mse, mean, at, time.monotonic() - start)
             history = dataclasses.replace(history, epochs=(*history.epochs, epoch))
-            if history.best == number + 1:
-                best = copy.deepcopy(model.state_dict())
-            reason = "patience" if number + 1 - history.best >= patience else "seconds" if clock.is_over() else None
-            if reason is not None and number < epochs - 1:
-                history = dataclasses.replace(history, stopped=reason)
-                break
+            recent.clear()
+        return mse if choice == "mse" else mean
+
+    def after_step(moment: Moment, loss: float) -> None:
+        recent.append(loss)
+        if progress is not None:
+            progress(moment.done, _line(history))
+
+    trained = [parameter for parameter in model.to(device).parameters() if parameter.requires_grad]
+    found = loop.fit(
+        model,
+        losses,
+        torch.optim.AdamW(trained, learning_rate, weight_decay=weight_decay),
+        steps=steps,
+        rate=rate,
+        clip=clip,
+        seconds=time_limit,
+        validation=loop.Validation(validate, per_epoch, patience),
+        seed=seed,
+        after_step=after_step,
+    )
     if progress is not None:
         progress(1.0, _line(history))
-    model.load_state_dict(best)
-    model.train(was_training)
-    return history
+    return dataclasses.replace(history, stopped="epochs" if found.stopped == "steps" else found.stopped)
 
 
-def _finite_or_nan(job: _Job, train: Batches, validation: Batches, size: int, line: str) -> tuple[float, float, float]:
-    """One epoch: loss, validation error and loss; NaN where a model refuses what its own weights have become."""
-    try:
-        return job.train(train, size, line), *job.validate(validation, size)
-    except ValueError as error:
-        if "NaN or infinity" not in str(error):
-            raise
-        return math.nan, math.nan, math.nan
+def _validate(
+    model: nn.Module, windows: Batches, batch_size: int, step: Step, device: torch.device
+) -> tuple[float, float]:
+    """Return the mean squared error and the mean loss over all windows."""
+    errors, total, count = Errors(), 0.0, 0
+    for index in torch.arange(len(windows)).split(batch_size):
+        batch = _batch(windows, index, device)
+        prediction, loss = step(model, *batch)
+        errors.add(prediction, batch[1])
+        known = int((~batch[1].isnan()).sum())
+        total, count = total + float(loss) * known, count + known
+    return errors.scores().mse, total / count
 
 
-class _Schedule:
-    """The learning rate of each step."""
-
-    def __init__(self, learning_rate: float, decay: str, epochs: int, steps: int) -> None:
-        if decay not in get_args(Decay):
-            raise TitansError(f"decay is {decay!r}, expected one of {', '.join(get_args(Decay))}")
-        self.learning_rate, self.decay, self.epochs, self.steps = learning_rate, decay, epochs, steps
-
-    def rate(self, done: int) -> float:
-        """The learning rate after so many steps."""
-        if self.decay == "halve":
-            return self.learning_rate * 0.5 ** (done // self.steps)
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * self.share(done)))
-
-    def share(self, done: int) -> float:
-        """How much of the training so many steps are."""
-        return done / (self.epochs * self.steps)
-
-
-class _Clock:
-    """Knows when training must stop for its validation to end in time, as far as the last one tells."""
-
-    def __init__(self, seconds: float) -> None:
-        self.start, self.seconds, self.validation = time.monotonic(), seconds, 0.0
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self.start
-
-    def is_over(self) -> bool:
-        return self.elapsed() + self.validation >= self.seconds
-
-    def share(self) -> float:
-        return min(self.elapsed() / self.seconds, 1.0)
-
-
-class _Job:
-    """A model and its optimizer on their device, and how far they are."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        step: Step,
-        schedule: _Schedule,
-        clock: _Clock,
-        weight_decay: float,
-        clip: float | None,
-        progress: Callable[[float, str], None] | None,
-    ) -> None:
-        self.accelerator = Accelerator()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, schedule.learning_rate, weight_decay=weight_decay)
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        self.step, self.schedule, self.clock, self.clip, self.progress = step, schedule, clock, clip, progress
-        self.done = 0
-
-    def train(self, windows: Batches, batch_size: int, line: str) -> float:
-        """Take the steps of an epoch, or as many as there is time for, at least one; return their mean loss."""
-        self.model.train()
-        losses = []
-        for index in torch.randperm(len(windows)).split(batch_size)[: self.schedule.steps]:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.schedule.rate(self.done)
-            _, loss = self.step(self.model, *self._batch(windows, index))
-            self.optimizer.zero_grad()
-            self.accelerator.backward(loss)
-            if self.clip is not None:
-                self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
-            self.optimizer.step()
-            losses.append(loss.detach())  # read once, at the end: reading waits for a GPU
-            self.done += 1
-            if self.progress is not None:
-                self.progress(max(self.schedule.share(self.done), self.clock.share()), line)
-            if self.clock.is_over():
-                break
-        return float(torch.stack(losses).double().mean())
-
-    def validate(self, windows: Batches, batch_size: int) -> tuple[float, float]:
-        """Return the mean squared error and the mean loss over all windows."""
-        start, errors, total, count = self.clock.elapsed(), Errors(), 0.0, 0
-        self.model.eval()
-        with torch.no_grad():
-            for index in torch.arange(len(windows)).split(batch_size):
-                batch = self._batch(windows, index)
-                prediction, loss = self.step(self.model, *batch)
-                errors.add(prediction, batch[1])
-                known = int((~batch[1].isnan()).sum())
-                total, count = total + float(loss) * known, count + known
-        self.clock.validation = self.clock.elapsed() - start
-        return errors.scores().mse, total / count
-
-    def _batch(self, windows: Batches, index: Tensor) -> list[Tensor]:
-        return [tensor.to(self.accelerator.device) for tensor in windows.batch(index)]
+def _batch(windows: Batches, index: Tensor, device: torch.device) -> list[Tensor]:
+    return [tensor.to(device) for tensor in windows.batch(index)]
 
 
 def _plain_step(loss: Loss) -> Step:
@@ -288,14 +233,6 @@ def _plain_step(loss: Loss) -> Step:
 def _line(history: History) -> str:
     epoch = f"epoch {len(history.epochs) + 1}"
     return f"{epoch}, validation MSE {history.validation_mse:.4f}"
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed what draws at random inside, and leave the generators outside as they were."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda"):
-        torch.manual_seed(seed)
-        yield
 
 
 def _check(**settings: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -171,7 +172,8 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
             inputs_embeds: as in `TitansModel.forward`.
             labels: `[B, T]`, usually `input_ids`; shifted here, -100 is ignored, and so is the first of each document.
             use_cache: as in `TitansModel.forward`.
-            logits_to_keep: compute logits of the last so many tokens only, or of the given positions; 0 for all.
+            logits_to_keep: compute logits of the last so many tokens only, of the given positions, or where a mask
+                `[B, T]`, bool, says so; 0 for all.
             position_ids: as in `TitansModel.forward`.
             output_hidden_states: as in `TitansModel.forward`.
             output_attentions: as in `TitansModel.forward`.
@@ -196,8 +198,10 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
             output_attentions,
             **{**kwargs, "return_dict": True},
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(output.last_hidden_state[:, kept])
+        kept: Any = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        if not (isinstance(kept, Tensor) and kept.dtype == torch.bool):
+            kept = (slice(None), kept)
+        logits = self.lm_head(output.last_hidden_state[kept])
         loss = None
         if labels is not None:
             mask = token_mask(attention_mask, output.last_hidden_state)

@@ -118,7 +118,8 @@ def fit(
             if after_step is not None:
                 after_step(Moment(step, 1.0 if stopped else max(step / steps, clock.share())), loss)
             if best is not None and (stopped or step % best.validation.every == 0):
-                clock.validate(best)
+                with _divergence(step):
+                    clock.validate(best)
                 if stopped is None:
                     stopped = "patience" if best.is_given_up() else "seconds" if clock.is_over() else None
             if stopped is not None:
@@ -126,7 +127,7 @@ def fit(
     if best is not None:
         model.load_state_dict(best.weights)
     model.train(was_training)
-    return Fit(step, clock.elapsed(), stopped)
+    return Fit(step, clock.elapsed(), str(stopped))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -144,12 +145,10 @@ def _step(
     """Make one optimizer step; returns its loss."""
     optimizer.zero_grad()
     found: list[Tensor] = []
-    try:
+    with _divergence(step):
         for loss in losses:
             accelerator.backward(loss)
             found.append(loss.detach())
-    except ValueError as error:  # the layers refuse what is not finite
-        raise Diverged(f"training diverged at step {step:,}: {first_line(error)}; lower the learning rate") from error
     norm = accelerator.clip_grad_norm_(model.parameters(), math.inf if clip is None else clip)
     total = float(torch.stack(found).sum())
     if not math.isfinite(total) or not math.isfinite(norm):
@@ -159,6 +158,17 @@ def _step(
         )
     optimizer.step()
     return total
+
+
+@contextmanager
+def _divergence(step: int) -> Iterator[None]:
+    """Name what it is when layers refuse what the weights have become."""
+    try:
+        yield
+    except ValueError as error:
+        if "NaN or infinity" not in str(error):
+            raise
+        raise Diverged(f"training diverged at step {step:,}: {first_line(error)}; lower the learning rate") from error
 
 
 class _Clock:
@@ -198,7 +208,8 @@ class _Best:
             value = self.validation.run()
         self.worse += 1
         if not self.weights or value < self.least:
-            self.weights, self.least, self.worse = copy.deepcopy(self.model.state_dict()), value, 0
+            self.weights, self.worse = copy.deepcopy(self.model.state_dict()), 0
+            self.least = math.inf if math.isnan(value) else value
 
     def is_given_up(self) -> bool:
         return self.worse >= self.validation.patience
@@ -207,11 +218,8 @@ class _Best:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Seed what draws at random inside, and leave the generators outside as they were."""
-    with torch.random.fork_rng(device_type=_accelerator_type()):
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    devices = [] if device is None else [torch.accelerator.current_device_index()]
+    with torch.random.fork_rng(devices, device_type="cuda" if device is None else device.type):
         torch.manual_seed(seed)
         yield
-
-
-def _accelerator_type() -> str:
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return "cuda" if device is None else device.type

@@ -111,9 +111,10 @@ class Objective:
         Yields:
             The terms of each piece; their gradients end at its start.
         """
-        batch = {"input_ids": ids.to(model.device), "labels": labels.to(model.device)}
+        device = next(model.parameters()).device
+        batch = {"input_ids": ids.to(device), "labels": labels.to(device)}
         pieces = split(batch, self.piece_length if is_titans(model) else None)
-        targets, tokens = (labels != IGNORED).sum().to(model.device), ids.numel()
+        targets, tokens = (batch["labels"] != IGNORED).sum(), ids.numel()
         carried: dict[str, Any] = {}
         for piece in pieces:
             inputs = {"input_ids": piece["input_ids"], **carried}
@@ -212,7 +213,7 @@ class WriteGates:
         """
         spreads = []
         for layer, seen in self._seen.items():
-            gates = torch.cat([x[..., : layer.heads].float().sigmoid().flatten(0, -2) for x in seen])
+            gates = torch.cat([x[..., : layer.num_heads].float().sigmoid().flatten(0, -2) for x in seen])
             gates = gates / gates.detach().amax(0).clamp(min=torch.finfo(gates.dtype).tiny)  # else squares are 0
             spreads.append(gates.mean(0) / gates.square().mean(0).sqrt())
         return torch.cat(spreads).mean() if spreads else torch.zeros(())

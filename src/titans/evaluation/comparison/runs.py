@@ -21,8 +21,9 @@ from titans.evaluation.processes import call_in_processes
 from titans.evaluation.progress import Finished, Progress, unheard, unseen
 from titans.evaluation.result_store import ResultStore
 from titans.evaluation.synthetic import score, score_as_json
-from titans.evaluation.synthetic_training import Diverged, train_on
+from titans.evaluation.synthetic_training import train_on
 from titans.state import GrowingState
+from titans.training.fit import Diverged
 
 RUNS = "runs"
 TRAINING = 0.9  # share of a run that its training takes
