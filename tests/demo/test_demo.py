@@ -3,6 +3,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from titans.data.corpora import Document
 from titans.data.synthetic.text_pieces import TextPieces
@@ -11,6 +12,7 @@ from titans.demo.experiment import VOCABULARY, WINDOW, Plan, model_fields, train
 from titans.demo.measure import DISTANCES, measure
 from titans.evaluation.intervals import wilson
 from titans.evaluation.model_zoo import count, make_model
+from titans.training.objective import Objective
 
 TINY = Plan(steps=3, seconds=60, lengths=(32, 64), text_bytes=64, recall_bytes=128, questions=4, test_bytes=512)
 
@@ -34,6 +36,23 @@ def test_time_ends_training_early():
     assert 0 < train(model, text(100_000), plan, lambda done, point: None).steps < 10_000
 
 
+def test_writing_can_have_a_price_and_sequences_be_cut():
+    """The price changes what is learned, and no loss; pieces change no loss at first."""
+    objectives = (Objective(), Objective(write_cost=3.0), Objective(piece_length=16))
+    models = [make_model(model_fields()["Titans LMM"], VOCABULARY) for _ in objectives]
+    curves = [
+        train(model, text(100_000), dataclasses.replace(TINY, objective=objective), lambda done, point: None).curve
+        for model, objective in zip(models, objectives, strict=True)
+    ]
+    plain, priced, pieces = curves
+    assert plain[0] == priced[0]
+    assert pieces[0].text_bits == pytest.approx(plain[0].text_bits, rel=1e-5)
+    assert pieces[0].recall_loss == pytest.approx(plain[0].recall_loss, rel=1e-5)
+    weights = [model.lm_head.weight for model in models]
+    assert not torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
 @pytest.fixture(scope="module")
 def results():
     corpus = text(150_000)
@@ -43,7 +62,7 @@ def results():
         model = make_model(fields, VOCABULARY)
         training = train(model, corpus.part("train"), TINY, lambda done, point, seen=seen: seen.append(done))
         assert seen == sorted(seen)
-        assert (seen[-1], len(seen)) == (1, TINY.steps + 1)
+        assert (seen[-1], len(seen)) == (1, TINY.steps)
         assert not model.training
         made.append(measure(name, model, training, corpus.part("test"), TINY, lambda doing: None))
     return made

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +14,8 @@ from titans.data.synthetic.task import Size
 from titans.data.synthetic.text_pieces import TextPieces
 from titans.evaluation.model_zoo import count, matched
 from titans.models.modeling import TitansForCausalLM
+from titans.training.fit import Moment, fit
+from titans.training.objective import Objective
 
 WINDOW = 16  # bytes in view of the attention
 VOCABULARY = 259  # bytes, bos, eos and pad
@@ -52,6 +53,8 @@ class Plan:
         recall_bytes: bytes of questions about facts per step.
         questions: recall questions per distance.
         test_bytes: bytes of held-out text to predict.
+        objective: what is made small, the mean over the text and that over the facts. Default: no price on writing,
+            whole sequences.
     """
 
     steps: int
@@ -61,6 +64,7 @@ class Plan:
     recall_bytes: int
     questions: int
     test_bytes: int
+    objective: Objective = dataclasses.field(default_factory=Objective)
 
 
 FULL = Plan(
@@ -128,33 +132,32 @@ def train(model: TitansForCausalLM, text: TextPieces, plan: Plan, progress: Call
     Returns:
         How it went.
     """
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     facts, generator = FactRecall(text.text).part("train"), torch.Generator().manual_seed(1)
+    curve: list[Point] = []
+    read, last = 0, (0.0, 0.0)
+
+    def rate(moment: Moment) -> float:
+        return LEARNING_RATE * min((moment.done + 0.01) / WARM_UP, 1.0, 1.01 - moment.done)
+
+    def losses(model: Any, moment: Moment) -> Iterator[torch.Tensor]:
+        nonlocal read, last
+        size, sums = Size(plan.lengths[int(moment.done * len(plan.lengths))]), []
+        for task, tokens in ((text, plan.text_bytes), (facts, plan.recall_bytes)):
+            ids, labels = task.batch(tokens // size.length, size, generator)
+            read += ids.numel()
+            sums.append(0.0)
+            for terms in plan.objective.parts(model, ids, labels, min(moment.done + 1 / plan.steps, 1.0)):
+                yield terms.loss + terms.price
+                sums[-1] += float(terms.loss.detach())
+        last = sums[0] / math.log(2), sums[1]
+
+    def after_step(moment: Moment, loss: float) -> None:
+        if moment.step % 10 == 1 or moment.done == 1:
+            curve.append(Point(read, *last))
+        progress(moment.done, curve[-1])
+
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
     limit = plan.seconds * TIME_SHARE[model.config.variant]
-    curve, read, step, start = [], 0, 0, time.monotonic()
-    while (done := max(step / plan.steps, (time.monotonic() - start) / limit)) < 1:
-        size = Size(plan.lengths[int(done * len(plan.lengths))])
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((done + 0.01) / WARM_UP, 1.0, 1.01 - done)
-        batches = (
-            text.batch(plan.text_bytes // size.length, size, generator),
-            facts.batch(plan.recall_bytes // size.length, size, generator),
-        )
-        text_loss, recall_loss = (_loss(model, *batch) for batch in batches)
-        optimizer.zero_grad()
-        (text_loss + recall_loss).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        read, step = read + sum(ids.numel() for ids, _ in batches), step + 1
-        if step % 10 == 1 or step == plan.steps:
-            curve.append(Point(read, float(text_loss.detach()) / math.log(2), float(recall_loss.detach())))
-        progress(done, curve[-1])
-    progress(1.0, curve[-1])
+    done = fit(model, losses, optimizer, steps=plan.steps, rate=rate, seconds=limit, after_step=after_step)
     model.train(False)
-    seconds = time.monotonic() - start
-    return Training(curve, step, seconds, read / seconds)
-
-
-def _loss(model: TitansForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), labels.flatten())
+    return Training(curve, done.steps, done.seconds, read / done.seconds)
