@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from titans.cli._arguments import make_folder
+from titans.cli._arguments import make_folder, whole_numbers
 from titans.cli._progress import log_line, progress_bar
 from titans.cli.compare import best_device, print_table
 from titans.errors import TitansError
@@ -62,7 +62,7 @@ def recall(
 
     [bold]Example:[/] titans evaluate recall --task mqar --variant lmm --vocabulary 64 --train 32/4 --lengths 32/4,64/8
     """
-    _run(
+    _train_and_test(
         "recall",
         task,
         {"vocabulary": vocabulary},
@@ -101,7 +101,7 @@ def state(
 
     [bold]Example:[/] titans evaluate state --task parity --variant mamba2 --steps 500
     """
-    _run(
+    _train_and_test(
         "state",
         task,
         {} if modulus is None else {"modulus": modulus},
@@ -137,7 +137,7 @@ def _model(
     return model
 
 
-def _run(
+def _train_and_test(
     kind: str,
     task: str,
     options: dict[str, Any],
@@ -148,20 +148,19 @@ def _run(
     sequences: int,
     out: Path | None,
 ) -> None:
-    from titans.data.synthetic.registry import RECALL_TASKS, make_task
-    from titans.data.synthetic.task import parse_sizes
-    from titans.evaluation import model_zoo
+    from titans.data.synthetic import RECALL_TASKS, make_task, parse_sizes
+    from titans.evaluation.model_zoo import make_model
     from titans.evaluation.synthetic import train_and_score
     from titans.evaluation.synthetic_training import Budget
 
     if kind == "recall" and task not in RECALL_TASKS:
         raise TitansError(f'there is no recall task "{task}": expected one of {", ".join(RECALL_TASKS)}')
     make_folder(out)
-    chosen = make_task(task, options)
-    if chosen.kind != kind:
-        raise TitansError(f"{task} is a {chosen.kind} task: use titans evaluate {chosen.kind}")
+    made = make_task(task, options)
+    if made.kind != kind:
+        raise TitansError(f"{task} is a {made.kind} task: use titans evaluate {made.kind}")
     train, test = (parse_sizes(words.split(",")) for words in sizes)
-    numbers = _seeds(seeds)
+    numbers = whole_numbers(seeds, "seeds")
     with progress_bar() as progress:
         bars = {seed: progress.add_task(f"seed {seed}", total=1.0) for seed in numbers}
 
@@ -171,8 +170,8 @@ def _run(
             )
 
         result = train_and_score(
-            lambda seed: model_zoo.make_model(model, chosen.vocab_size, seed).to(best_device()),
-            chosen,
+            lambda seed: make_model(model, made.vocab_size, seed).to(best_device()),
+            made,
             train,
             test,
             Budget(**budget),
@@ -186,18 +185,6 @@ def _run(
     if out is not None:
         result.save(out)
         typer.echo(f"written: {out / 'synthetic.json'}, {out / 'synthetic.png'}")
-
-
-def _seeds(words: str) -> tuple[int, ...]:
-    try:
-        seeds = tuple(int(word) for word in words.split(","))
-    except ValueError:
-        seeds = ()
-    if not seeds or min(seeds) < 0:
-        raise TitansError(
-            f'the seeds are "{words}", expected whole numbers of at least 0 separated by commas, as 1,2,3'
-        )
-    return seeds
 
 
 def _print(result: SyntheticResult) -> None:

@@ -10,20 +10,21 @@ import re
 from pathlib import Path
 
 from titans.evaluation.inspection import Inspection
+from titans.io import atomic
 
 PAGE = Path(__file__).parent / "page"
 MODULES = ("dom.js", "trace.js", "charts.js", "inspect.js")  # each imports only from those before it
 
 
 def write_picture(path: Path, inspection: Inspection, facts: dict[str, str]) -> None:
-    """Write the page.
+    """Write the page, whole or not at all.
 
     Args:
         path: of the HTML file.
         inspection: what to show.
         facts: what to say about the run (name to value).
     """
-    path.write_text(picture(inspection, facts), encoding="utf-8")
+    atomic.write(path, picture(inspection, facts).encode())
 
 
 def picture(inspection: Inspection, facts: dict[str, str]) -> str:
