@@ -29,6 +29,7 @@ from titans.data.tokenizers import byte_tokenizer
 from titans.evaluation.language import evaluate_language
 from titans.evaluation.perplexity import perplexity
 from titans.evaluation.results import save_result
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.evaluation.synthetic_training import Budget
 from titans.io import atomic
 from titans.models.modeling import TitansForCausalLM
@@ -58,9 +59,9 @@ def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
     for task, limit in TASKS.items():
         answers = folder / task
         answers.mkdir(exist_ok=True)
-        result = evaluate_language(
-            model, tokenizer, [task], name=name, data=text, limit=limit, batch_size=8, max_length=2048, folder=answers
-        )
+        lm = StreamingLM(model, tokenizer)
+        lm.name = name  # else a path, once it has been loaded: results are kept under the name
+        result = evaluate_language(lm, [task], data=text, limit=limit, batch_size=8, max_length=2048, folder=answers)
         tasks[task] = {name: dataclasses.asdict(metric) for name, metric in result.tasks[0].metrics.items()}
     positions = [
         {"from": part["first"], "tokens": part["tokens"], "bits": part["loss"] / math.log(2)}

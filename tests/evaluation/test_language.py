@@ -12,6 +12,7 @@ from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.language import TABLE, LanguageResult, Metric, TaskResult, evaluate_language
 from titans.evaluation.language.intervals import combined, interval
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.models.write_policy import WritePolicy
 
 WORDS = ("mass", "the sea", "a longer answer", "no", "thirty-two", "x")
@@ -38,8 +39,8 @@ def evaluate(make_model, folder):
     """Evaluate a tiny model on the local documents."""
     model = make_model("mac", bos_token_id=256, eos_token_id=257, pad_token_id=258).eval()
 
-    def evaluate(*tasks, **options):
-        return evaluate_language(model, byte_tokenizer(), tasks, data=folder, **options)
+    def evaluate(*tasks, policy=None, **options):
+        return evaluate_language(StreamingLM(model, byte_tokenizer(), policy=policy), tasks, data=folder, **options)
 
     evaluate.model = model
     return evaluate
@@ -92,13 +93,15 @@ def test_numbers_are_those_of_a_direct_computation(evaluate, folder):
     assert wikitext.metrics["word_perplexity"].value == pytest.approx(math.exp(-total / words), rel=1e-4)
 
 
-def test_git_is_not_asked(evaluate, monkeypatch, capfd):
+def test_the_machine_is_not_asked(evaluate, monkeypatch, capfd):
     from lm_eval import evaluator
 
-    kept = evaluator.get_git_commit_hash
+    asked = []
+    for report in ("get_git_commit_hash", "add_env_info"):
+        monkeypatch.setattr(evaluator, report, lambda *_: asked.append(1))
     evaluate("piqa", limit=1)
     assert capfd.readouterr().err == ""
-    assert evaluator.get_git_commit_hash is kept
+    assert not asked
 
 
 def test_intervals():

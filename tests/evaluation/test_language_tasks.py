@@ -14,11 +14,14 @@ from titans.cli.language import _cells
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
-from titans.evaluation.language import evaluate_language, tasks
-from titans.evaluation.language.model import _lm_class as lm_class
-from titans.evaluation.language.model import make_lm, special_tokens
-from titans.evaluation.language.tasks import Tasks
+from titans.evaluation.language import evaluate_language
+from titans.evaluation.streaming_lm import StreamingLM
 from titans.models.write_policy import WritePolicy
+
+pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed")
+from titans.evaluation.language import tasks
+from titans.evaluation.language.lm import make_lm, special_tokens
+from titans.evaluation.language.tasks import Tasks
 
 TASK = """
 task: {name}
@@ -40,9 +43,8 @@ def questions(count, name="q"):
     return [{"question": f"{name}{n}?", "label": n % 2} for n in range(count)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tokenizer_folder(tmp_path_factory):
-    pytest.importorskip("lm_eval")
     folder = tmp_path_factory.mktemp("tokenizer")
     byte_tokenizer().save_pretrained(folder)
     return folder
@@ -51,7 +53,7 @@ def tokenizer_folder(tmp_path_factory):
 @pytest.fixture
 def define(tmp_path, tokenizer_folder, monkeypatch):
     """Define a task of the harness, with its documents."""
-    monkeypatch.setattr(tasks, "_folders", lambda names: [tmp_path])
+    monkeypatch.setattr(tasks, "STOCK", tmp_path)
 
     def define(name, rows, more="", metric="acc", aggregation="mean"):
         (tmp_path / f"{name}.yaml").write_text(
@@ -68,7 +70,7 @@ def evaluate(make_model, tmp_path):
     model = make_model("mac", bos_token_id=256, eos_token_id=257, pad_token_id=258).eval()
 
     def evaluate(*names, data=tmp_path, **options):
-        return evaluate_language(model, byte_tokenizer(), names, data=data, **options)
+        return evaluate_language(StreamingLM(model, byte_tokenizer()), names, data=data, **options)
 
     evaluate.model = model
     return evaluate
@@ -94,7 +96,7 @@ def gsm8k(tmp_path_factory):
 
 
 def test_examples_come_from_the_split_of_the_task(gsm8k, tokenizer_folder):
-    (loaded,) = Tasks(["gsm8k"], gsm8k, tokenizer_folder).load("gsm8k").tasks
+    (loaded,), _ = Tasks(["gsm8k"], gsm8k, tokenizer_folder).load("gsm8k")
     assert (loaded.examples, loaded.deviation) == ("5 examples of its split train", "")
     loaded.task.set_fewshot_seed(0)
     for doc in docs(loaded):
@@ -121,7 +123,7 @@ def test_questions_are_not_taken_for_examples(gsm8k, tokenizer_folder, tmp_path)
 )
 def test_no_question_is_its_own_example(define, tokenizer_folder, splits, deviation):
     folder = define("t", questions(4), f"num_fewshot: 3\n{splits}")
-    (loaded,) = Tasks(["t"], folder, tokenizer_folder).load("t").tasks
+    (loaded,), _ = Tasks(["t"], folder, tokenizer_folder).load("t")
     assert (loaded.examples, loaded.deviation) == ("3 of the other questions as examples", deviation)
     for question, examples in prompts(loaded):
         assert sorted([question, *(example.split(" ")[0] for example in examples)]) == ["q0?", "q1?", "q2?", "q3?"]
@@ -130,12 +132,12 @@ def test_no_question_is_its_own_example(define, tokenizer_folder, splits, deviat
 def test_examples_that_are_asked_are_left_out(define, tokenizer_folder):
     folder = define("t", questions(4), "num_fewshot: 3\ntest_split: test\nfewshot_split: dev")
     write(folder / "t_dev.jsonl", [*questions(3, "other"), *questions(4)])
-    (loaded,) = Tasks(["t"], folder, tokenizer_folder).load("t").tasks
+    (loaded,), _ = Tasks(["t"], folder, tokenizer_folder).load("t")
     assert loaded.deviation == "4 examples of t left out, as they are asked themselves"
     assert all(len(examples) == 3 and "q" not in "".join(examples) for _, examples in prompts(loaded))
     numbered = [{**row, "idx": 100 + n} for n, row in enumerate([*questions(3, "other"), *questions(4)])]
     write(folder / "t_dev.jsonl", numbered)
-    (renumbered,) = Tasks(["t"], folder, tokenizer_folder).load("t").tasks
+    (renumbered,), _ = Tasks(["t"], folder, tokenizer_folder).load("t")
     assert renumbered.deviation == loaded.deviation
     assert prompts(renumbered) == prompts(loaded)
     write(folder / "t_dev.jsonl", questions(3))
@@ -144,7 +146,7 @@ def test_examples_that_are_asked_are_left_out(define, tokenizer_folder):
 
 
 def test_each_filter_has_its_interval_and_no_documents_of_its_own(evaluate, gsm8k, monkeypatch):
-    monkeypatch.setattr(lm_class(), "_stream", lambda self, reader, context, settings: "so\n#### 2\nor 3")
+    monkeypatch.setattr(StreamingLM, "generate", lambda *_: iter(b"so\n#### 2\nor 3"))
     result = evaluate("gsm8k", data=gsm8k)
     (task,) = result.tasks
     assert (task.documents, task.of) == (6, 6)
@@ -166,7 +168,7 @@ def test_metrics_that_note_labels_and_predictions_have_no_interval(define, evalu
 
 
 def test_tasks_that_are_classes_take_documents_from_files(evaluate, tmp_path, monkeypatch):
-    monkeypatch.setattr(lm_class(), "_stream", lambda self, reader, context, settings: context[-2:])
+    monkeypatch.setattr(StreamingLM, "generate", lambda self, ids, *_: iter(ids[-2:]))
     write(tmp_path / "squad_completion.jsonl", [{"text": f"the text v{n}", "value": f"v{n // 2}"} for n in range(4)])
     (task,) = evaluate("squad_completion").tasks
     assert (task.task, task.documents, task.metrics["contains"].value) == ("squad_completion_local", 4, 0.25)
@@ -246,9 +248,7 @@ def few_words(monkeypatch):
 @pytest.mark.usefixtures("few_words")
 def test_ruler_makes_texts_of_the_length_asked_for_in_the_model_s_tokens(evaluate, monkeypatch, capfd):
     tokens = []
-    monkeypatch.setattr(
-        "titans.evaluation.streaming_lm.StreamingLM.go_on", lambda self, ids, *_: tokens.append(len(ids)) or iter(())
-    )
+    monkeypatch.setattr(StreamingLM, "generate", lambda self, ids, *_: tokens.append(len(ids)) or iter(()))
     said = []
     result = evaluate("niah_single_1", data=None, lengths=[900], limit=3, finished=said.append)
     (task,) = result.tasks
@@ -267,7 +267,7 @@ def test_ruler_s_texts_are_those_of_the_harness_with_the_seed(tokenizer_folder):
     from lm_eval.tasks import TaskManager
 
     def made(seed):
-        (loaded,) = Tasks(["niah_single_1"], None, tokenizer_folder, [900], seed).load("niah_single_1").tasks
+        (loaded,), _ = Tasks(["niah_single_1"], None, tokenizer_folder, [900], seed).load("niah_single_1")
         return docs(loaded)
 
     ours = [made(seed) for seed in (0, 0, 1)]
@@ -275,7 +275,7 @@ def test_ruler_s_texts_are_those_of_the_harness_with_the_seed(tokenizer_folder):
     before = random.getstate()
     random.seed(0)
     found = TaskManager(
-        include_path=str(tasks._folders(["niah_single_1"])[0]),
+        include_path=str(tasks.STOCK / "ruler"),
         include_defaults=False,
         metadata={"tokenizer": str(tokenizer_folder), "max_seq_lengths": [900]},
     ).load(["niah_single_1"])
@@ -306,7 +306,7 @@ def test_the_protocol_says_what_the_tokenizer_adds():
         if template is not None:
             special = [("<|bos|>", 256), ("<|eos|>", 257)]
             tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(template, None, special)
-        said.append(special_tokens(make_lm(model, tokenizer, 1, None, False)))
+        said.append(special_tokens(make_lm(StreamingLM(model, tokenizer), 1, None, False)))
     assert said == [
         "prompts without bos",
         "prompts after <|bos|>, which the tokenizer adds",
@@ -318,26 +318,19 @@ def test_answers_are_written_in_pieces_and_are_those_of_one_pass(evaluate):
     texts = ["a", "some longer words that go on", "one, two, three: " * 3]
     settings = {"until": ["\n\n", "e"], "max_gen_toks": 12}
     requests = [SimpleNamespace(args=(text, settings), doc_id=n, task_name="t") for n, text in enumerate(texts)]
-    streaming, whole = (make_lm(evaluate.model, byte_tokenizer(), size, None, False) for size in (1, 2))
-    assert whole.reader is None
-    streaming.reader._piece_length = 7
+    lm = StreamingLM(evaluate.model, byte_tokenizer(), piece_length=7)
+    streaming, whole = (make_lm(lm, size, None, False) for size in (1, 2))
     lengths = []
     forward = evaluate.model.forward
     evaluate.model.forward = lambda ids, **options: lengths.append(ids.shape[1]) or forward(ids, **options)
-    for lm in (streaming, whole):
-        lm.start(None)
     answers = streaming.generate_until(requests)
     assert max(lengths) == 7
     del evaluate.model.forward
     assert answers == whole.generate_until(requests)
     assert len(set(answers)) == 3
-    policy = WritePolicy("never")
-    unwritten = [make_lm(evaluate.model, byte_tokenizer(), size, None, False, policy) for size in (1, 2)]
-    for lm in unwritten:
-        lm.start(None)
-    again = [lm.generate_until(requests) for lm in unwritten]
+    never = StreamingLM(evaluate.model, byte_tokenizer(), policy=WritePolicy("never"))
+    again = [make_lm(never, size, None, False).generate_until(requests) for size in (1, 2)]
     assert again[0] == again[1] != answers
-    limited = make_lm(evaluate.model, byte_tokenizer(), 1, 30, False)
-    limited.start(None)
+    limited = make_lm(lm, 1, 30, False)
     limited.generate_until(requests)
-    assert limited.cut == {(1, texts[1]), (2, texts[2])}
+    assert limited.cut == {texts[1], texts[2]}

@@ -80,6 +80,6 @@ def _on_stderr(*columns: ProgressColumn, transient: bool = True) -> Progress:
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # this very one, also while a library's messages are kept away
     # what is removed at the end would leave empty lines in a file
     return Progress(*columns, console=console, transient=transient, disable=transient and not console.is_terminal)

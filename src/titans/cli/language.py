@@ -65,7 +65,7 @@ def lm(
 
     [bold]Example:[/] titans evaluate lm runs/tiny-cpu --tasks piqa,hellaswag --data evals --limit 200 --out report
     """
-    from titans.evaluation.language.harness import require_harness
+    from titans.evaluation.language.run import require_harness
 
     require_harness()
     if data is not None and not data.is_dir():
@@ -76,22 +76,19 @@ def lm(
     from titans.evaluation.streaming_lm import load_streaming_lm
 
     silence_loading()
-    reader = load_streaming_lm(model, device, write)
+    loaded = load_streaming_lm(model, device, write)
     names = list(TABLE) if tasks is None else words(tasks)
     with resumable(out), progress_bar() as progress:
         bars = {name: progress.add_task(name, total=1.0) for name in names}
         result = evaluate_language(
-            reader.model,
-            reader.tokenizer,
+            loaded,
             names,
-            name=model,
             data=data,
             limit=limit,
             seed=seed,
             batch_size=batch_size,
             max_length=max_length,
             lengths=sizes,
-            policy=reader.policy,
             folder=out,
             finished=log_line,
             progress=lambda name, share: progress.update(bars[name], completed=share),

@@ -64,6 +64,13 @@ def local_task(folder: Path, name: str) -> LocalTask | None:
     return task
 
 
+def local_names(folder: Path) -> set[str]:
+    """Return the names of the tasks of which a folder may have documents, at any depth: see `local_task`."""
+    files = [without_compression(path) for path in folder.rglob("*") if path.is_file()]
+    alike = {name for name, (patterns, _) in FORMATS.items() if any(f.match(p) for f in files for p in patterns)}
+    return alike | {file.stem for file in files if file.suffix == ".jsonl"}
+
+
 def local_rows(folder: Path, file: str) -> Rows | None:
     """Read other documents of a task, such as the examples of its prompts.
 

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +15,9 @@ from torch import Tensor
 from titans.data.tokenizers import check_vocabulary, encode_batch, load_tokenizer
 from titans.error_text import refused_as
 from titans.errors import TitansError
-from titans.generation.continuation import write_tokens
 from titans.generation.ending import end_tokens
 from titans.generation.sampling import sample, seeded
-from titans.generation.text import StopFilter, TextWriter
+from titans.generation.text import TextWriter
 
 if TYPE_CHECKING:
     from titans.models.write_policy import WritePolicy
@@ -89,19 +88,12 @@ class StreamingLM:
         """What the memories take in: "always", "gated" or "never"."""
         return "always" if self.policy is None else self.policy.write
 
-    def answer(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        stop: Sequence[str] = (),
-        progress: Callable[[float], None] = lambda share: None,
-    ) -> str:
+    def answer(self, prompt: str, max_new_tokens: int, progress: Callable[[float], None] = lambda share: None) -> str:
         """Go on from a text with the likeliest tokens.
 
         Args:
             prompt: the text; a special token that it happens to spell is ordinary text.
             max_new_tokens: stop after so many tokens, or at a token that ends a text.
-            stop: end before the first of these strings.
             progress: called after each piece with the share of the prompt that has been read. Default: nothing.
 
         Returns:
@@ -112,40 +104,35 @@ class StreamingLM:
                 is no bos token, or the model fails.
         """
         ids = self._start + self._encode(prompt)
-        wanted, written = StopFilter(stop), ""
-        for text in self.go_on(ids, max_new_tokens, TextWriter(self.tokenizer, ids), progress):
-            written += wanted.add(text)
-            if wanted.stopped:
-                return written
-        return written + wanted.flush()
+        writer = TextWriter(self.tokenizer, ids)
+        return "".join(map(writer.add, self.generate(ids, max_new_tokens, progress))) + writer.flush()
 
-    def go_on(
-        self, ids: list[int], max_new_tokens: int, writer: Any, progress: Callable[[float], None] = lambda share: None
-    ) -> Iterator[str]:
+    def generate(
+        self, ids: list[int], max_new_tokens: int, progress: Callable[[float], None] = lambda share: None
+    ) -> Iterator[int]:
         """Go on from tokens with the likeliest ones.
 
         Args:
             ids: the tokens, all that is read.
-            max_new_tokens: stop after so many tokens, or at a token that ends a text.
-            writer: makes text of the new tokens, as `TextWriter` does.
+            max_new_tokens: stop after so many tokens, or before a token that ends a text.
             progress: called after each piece with the share of the tokens that has been read. Default: nothing.
 
         Yields:
-            What the writer makes of each token, where that is anything.
+            The new tokens.
 
         Raises:
             TitansError: the tokens and the answer are longer than the model's positions, there are none, or the model
                 fails.
         """
         self._check_length(len(ids), max_new_tokens)
-        yield from write_tokens(
-            self._step,
-            self._read(ids, progress),
-            writer,
-            lambda scores: sample(scores, 0.0, 1.0, seeded(0)),
-            max_new_tokens=max_new_tokens,
-            ends=self._ends,
-        )
+        logits, state = self._read(ids, progress)
+        for left in reversed(range(max_new_tokens)):
+            token = sample(logits, 0.0, 1.0, seeded(0))
+            if token in self._ends:
+                return
+            yield token
+            if left:  # nothing is predicted after the last token
+                logits, state = self._step([token], state)
 
     def _encode(self, text: str) -> list[int]:
         """In one call: a subword tokenizer cuts a text and its pieces differently."""
@@ -171,15 +158,14 @@ class StreamingLM:
         with torch.inference_mode():
             state = None if self.policy is None else self.policy.start(self.model.initial_state(1))
         length = self._piece_length or len(ids)
-        with refused_as("the model cannot read the text"):
-            for start in range(0, len(ids), length):
-                logits, state = self._step(ids[start : start + length], state)
-                progress(min(start + length, len(ids)) / len(ids))
+        for start in range(0, len(ids), length):
+            logits, state = self._step(ids[start : start + length], state)
+            progress(min(start + length, len(ids)) / len(ids))
         return logits, state
 
     def _step(self, ids: list[int], state: Any) -> tuple[Tensor, Any]:
         """Read tokens: the logits `[vocab_size]` of the next one, on the CPU, and the state after them."""
-        with torch.inference_mode():
+        with torch.inference_mode(), refused_as("the model cannot read the text"):
             tokens = torch.tensor([ids], device=self.model.device)
             outputs = self.model(tokens, cache=state, use_cache=True, **self._last_only)
             return outputs.logits[0, -1].float().cpu(), outputs.cache

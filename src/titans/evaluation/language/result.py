@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from titans.io import atomic
+from titans import plots
+from titans.evaluation.results import save_result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOCAL = "_local"  # after the name of a task whose documents come from a file
 
@@ -159,38 +163,31 @@ class LanguageResult:
         Args:
             folder: made if it does not exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         content = dataclasses.asdict(self) | {"average": self.average, "protocol": self.protocol}
-        atomic.write_json(folder / "language.json", content)
-        atomic.write(folder / "language.png", _plot(self))
+        save_result(folder, "language", content, _plot(self))
 
 
-def _plot(result: LanguageResult) -> bytes:
+def _plot(result: LanguageResult) -> Figure:
     """Draw the accuracies, with what guessing gives, and the perplexities, each with its interval."""
-    from matplotlib.figure import Figure
-
     shown = [(task, name, metric) for task in result.tasks for name, metric in task.shown.items()]
     kinds = [[one for one in shown if ("perplexity" in one[1]) == perplexity] for perplexity in (False, True)]
     kinds = [kind for kind in kinds if kind]
-    figure = Figure(figsize=(8, 1.6 + 0.4 * len(shown)), layout="constrained")
-    rows = figure.subplots(len(kinds), 1, squeeze=False, height_ratios=[len(kind) + 0.5 for kind in kinds])[:, 0]
+    size = (8, 1.6 + 0.4 * len(shown))
+    drawn, rows = plots.figure(rows=len(kinds), size=size, height_ratios=[len(kind) + 0.5 for kind in kinds])
     for axes, kind in zip(rows, kinds, strict=True):
         for height, (task, _, metric) in enumerate(reversed(kind)):
             ends = (metric.value if end is None else end for end in (metric.low, metric.high))
             spread = [[abs(metric.value - end)] for end in ends]
-            axes.errorbar(metric.value, height, xerr=spread, marker="o", capsize=3, color="C0")
+            axes.errorbar(metric.value, height, xerr=spread, marker="o", capsize=3, color=plots.color(0))
             if task.stock_name in CHANCE:
-                axes.plot(CHANCE[task.stock_name], height, marker="|", markersize=14, color="#777777")
+                axes.plot(CHANCE[task.stock_name], height, marker="|", markersize=14, color=plots.MUTED)
         axes.set_yticks(range(len(kind)), [f"{task.task}, {in_words(name)}" for task, name, _ in reversed(kind)])
         axes.margins(y=0.6 / len(kind))
-        axes.grid(alpha=0.3)
         if "perplexity" in kind[0][1]:
             axes.set(xscale="log", xlabel="perplexity, 95 % interval")
         else:
             axes.set(xlabel="share, 95 % interval; | is what guessing gives")
             if all(0 <= metric.value <= 1 for _, _, metric in kind):
                 axes.set(xlim=(-0.02, 1.02))
-    figure.suptitle(result.model)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+    drawn.suptitle(result.model)
+    return drawn

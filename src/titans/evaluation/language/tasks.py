@@ -1,10 +1,13 @@
-"""The task definitions of lm-evaluation-harness: found, and loaded with their data, from the hub or from files."""
+"""The task definitions of lm-evaluation-harness, with their documents from the hub or from local files."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import io
+import json
+import logging
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -12,25 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
+from lm_eval import tasks as stock
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks import TaskManager
 
 from titans.data.hub import hub_or_cache
-from titans.data.language_tasks import LocalTask, local_task
+from titans.data.language_tasks import LocalTask, local_names, local_rows, local_task
+from titans.error_text import first_line
 from titans.errors import TitansError
-from titans.evaluation.language.examples import give_local, keep_questions_out
-from titans.evaluation.language.harness import quiet, refused
 
-# Where the tasks of the usual table are; others are looked for.
-FOLDERS = {
-    "arc_challenge": "arc",
-    "arc_easy": "arc",
-    "boolq": "super_glue/boolq",
-    "hellaswag": "hellaswag",
-    "lambada_openai": "lambada",
-    "piqa": "piqa",
-    "social_iqa": "siqa",
-    "wikitext": "wikitext",
-    "winogrande": "winogrande",
-}
+STOCK = Path(stock.__file__).parent  # the folder of the harness's definitions
+LOCAL_TASK = """include: {include}
+task: {name}
+tag: null
+custom_dataset: !function titans.evaluation.language.tasks.local_dataset
+dataset_kwargs: {{local: {local}}}
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,128 +57,216 @@ class LoadedTask:
         return name
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadedTasks:
-    """What goes by one name.
-
-    Args:
-        tasks: one, or those of a group or tag.
-        groups: the harness's objects of the groups with a score of their own, the smaller ones first.
-    """
-
-    tasks: list[LoadedTask]
-    groups: list[Any]
-
-
 class Tasks:
-    """The harness's task definitions.
+    """The harness's task definitions; those of which a folder has documents take them from there.
 
     Args:
         names: the tasks, groups and tags that will be asked for.
         data: a folder with documents. None: all are from the hub.
-        tokenizer: the folder of that in whose tokens texts are counted that tasks make themselves, as RULER's; it must
-            be there as long as tasks are loaded.
+        folder: holds the tokenizer in whose tokens tasks count that make their own texts, as RULER's; definitions with
+            local documents are written here.
         lengths: of these texts, in tokens. None: the tasks' own.
         seed: of these texts. Default 0, as the harness's command has it.
 
     Raises:
-        TitansError: one of the names is none of the harness.
+        TitansError: one of the names is none of the harness, or a file is damaged.
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        data: Path | None,
-        tokenizer: Path,
-        lengths: Sequence[int] | None = None,
-        seed: int = 0,
+        self, names: Sequence[str], data: Path | None, folder: Path, lengths: Sequence[int] | None = None, seed: int = 0
     ) -> None:
-        self._data, self._tokenizer, self._seed = data, tokenizer, seed
-        metadata: dict[str, Any] = {"tokenizer": str(tokenizer), "pretrained": str(tokenizer)}
+        self._data, self._tokenizer, self._seed = data, folder, seed
+        self._asked = {name: local for name in names if (local := self._local(name)) is not None}
+        metadata: dict[str, Any] = {"tokenizer": str(folder), "pretrained": str(folder)}
         if lengths is not None:
             metadata["max_seq_lengths"] = list(lengths)
         with quiet():
-            self._manager = _manager(names, metadata)
+            found = _folders(names)
+            written = [] if data is None else [_write_definitions(data, folder / "tasks")]
+            paths = [*(found or [STOCK]), *written]
+            self._manager = TaskManager(include_path=paths, include_defaults=False, metadata=metadata)
         for name in names:
-            self._local(name)  # a damaged file is known before any work is done
             if name not in self._manager.task_index:
                 raise TitansError(f'"{name}" is no task of lm-evaluation-harness (lm-eval ls tasks shows all)')
 
-    def load(self, name: str) -> LoadedTasks:
+    def load(self, name: str) -> tuple[list[LoadedTask], list[Any]]:
         """Make what goes by a name, with its data.
 
         Args:
             name: what the harness calls it.
 
         Returns:
-            The task, or all of a group.
+            The task, or all of a group or tag; and the groups with a score of their own, the smaller ones first.
 
         Raises:
             TitansError: the data cannot be had or lack a field that the task asks for, a package is missing, or there
                 are no examples for a prompt but the questions themselves.
         """
-        downloads = contextlib.redirect_stderr(io.StringIO())  # NLTK's, which tell of themselves
-        hub = hub_or_cache() if self._local(name) is None else contextlib.nullcontext()
-        made, drawn = self._local_data(name), _seeded(self._seed)
-        with quiet(), downloads, hub, drawn, made as given, _refused_data(name, given):
-            found = self._manager.load([name])
+        if name in ("ruler", "ruler_vt"):
+            _check_variables(str(self._tokenizer))
+        hub = hub_or_cache() if name not in self._asked else contextlib.nullcontext()
+        try:
+            with quiet(), hub, _seeded(self._seed):
+                found = self._manager.load([self._spec(name)])
+        except TitansError:
+            raise
+        except Exception as error:  # a definition is code of its own
+            raise self._refused(name, error) from error
         tasks = []
         for task in found["tasks"].values():
-            local = given.get(task.task_name)
-            if local is None and self._local(task.task_name) is not None:
-                raise TitansError(f"{task.task_name} makes its documents itself, and takes none from a file")
-            with refused(f"{task.task_name} fails"):
-                tasks.append(LoadedTask(task, local, *keep_questions_out(task)))
-        groups = list(found.get("groups", {}).values())
-        groups.sort(key=lambda group: len(group.get_all_tasks()))
-        return LoadedTasks(tasks, [group for group in groups if group.has_aggregation])
+            with running(task.task_name):
+                tasks.append(LoadedTask(task, self._local(task.task_name), *_keep_questions_out(task)))
+        groups = sorted(found.get("groups", {}).values(), key=lambda group: len(group.get_all_tasks()))
+        return tasks, [group for group in groups if group.has_aggregation]
 
     def _local(self, name: str) -> LocalTask | None:
         return None if self._data is None else local_task(self._data, name)
 
-    @contextlib.contextmanager
-    def _local_data(self, asked: str) -> Iterator[dict[str, LocalTask | None]]:
-        """Give the tasks that are made in the body their documents from files, as far as there are any.
+    def _spec(self, name: str) -> Any:
+        """The name; of a task that is a class, a subclass that takes its documents from a file where there is one."""
+        made = (self._manager.task_index[name].cfg or {}).get("class")
+        if made is None or name not in self._asked:
+            return name
+        module, _, kind = made.rpartition(".")  # the class as the path of its file and its name
+        module = ".".join(Path(module).relative_to(STOCK).parts)
+        base = getattr(importlib.import_module(f"{stock.__name__}.{module}"), kind)
+        if base.download is not ConfigurableTask.download:
+            raise TitansError(f"{name} makes its documents itself, and takes none from a file")
+        documents = Dataset.from_list(self._asked[name].rows)
 
-        Args:
-            asked: the name of a task that does not know its own yet, as those do that are classes.
+        def download(task: Any, *args: Any, **options: Any) -> None:
+            task.dataset = {"test": documents, "validation": documents}
 
-        Yields:
-            By name of each task that is being made: its documents, or None where they come from elsewhere.
-        """
-        from lm_eval.api.task import ConfigurableTask
+        return {"task": name, "class": type(kind, (base,), {"download": download})}
 
-        given: dict[str, LocalTask | None] = {}
-        download = ConfigurableTask.download
-
-        def get(task: Any, *args: Any, **options: Any) -> None:
-            name = task.config.task or asked
-            local = given[name] = self._local(name)
-            if local is None or self._data is None:
-                if name == "ruler_vt":
-                    _check_variables(str(self._tokenizer))
-                download(task, *args, **options)
-            else:
-                give_local(task, name, local, self._data)
-
-        try:
-            ConfigurableTask.download = get
-            yield given
-        finally:
-            ConfigurableTask.download = download
+    def _refused(self, name: str, error: Exception) -> TitansError:
+        """Say what the task that could not be loaded wanted: packages, its file, or the hub."""
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, ImportError):
+            return TitansError(f"{name} cannot be loaded: it needs further packages ({first_line(error)})")
+        if name in self._asked:
+            return TitansError(f"{self._asked[name].path} is no data of the task {name}: {reason}")
+        if isinstance(error, OSError):
+            return TitansError(
+                f"cannot load the data of {name} from the hub ({reason}): check the network, or give a folder with the "
+                "data as --data"
+            )
+        return TitansError(f"{name} cannot be loaded: {reason}")
 
 
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Have the texts that tasks make drawn with a seed, and leave the random numbers of others alone."""
-    before, numbers = random.getstate(), np.random.get_state()
-    try:
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(numbers)
+def local_dataset(local: dict[str, Any], **_: Any) -> dict[str, Dataset]:
+    """Return the splits of a task, of documents in local files; definitions name this as their `custom_dataset`.
+
+    Args:
+        local: what `_write_definitions` says: the folder, the task's name, the split of the questions and that of the
+            examples of a prompt, of which a file `TASK_SPLIT.jsonl` has the documents, and how many a prompt has.
+        **_: what the harness hands to all tasks.
+
+    Raises:
+        TitansError: prompts have examples, and there is no file with such.
+    """
+    folder, name, split = Path(local["folder"]), local["task"], local["examples"]
+    found = local_task(folder, name)
+    assert found is not None
+    dataset = dict.fromkeys(filter(None, (*local["splits"], split)), Dataset.from_list(found.rows))
+    if split is not None and split != local["asked"]:
+        rows = local_rows(folder, f"{name}_{split}.jsonl")
+        if rows is not None:
+            dataset[split] = Dataset.from_list(rows)
+        elif local["shots"]:
+            raise TitansError(
+                f"{name} begins each prompt with {local['shots']} examples of its split {split}, which must not come "
+                f"from the questions in {found.path}: give them as {name}_{split}.jsonl in the same folder"
+            )
+    return dataset
+
+
+def _write_definitions(data: Path, folder: Path) -> Path:
+    """Define anew, in a folder, the tasks of which there are local documents."""
+    folder.mkdir(exist_ok=True)
+    names = sorted(local_names(data))
+    index = TaskManager(include_path=_folders(names, all_of_them=False), include_defaults=False).task_index
+    for name in names:
+        config = index[name].cfg if name in index else None
+        if config is None or "class" in config or not isinstance(config.get("task"), str):
+            continue
+        splits = [config.get(f"{part}_split") for part in ("test", "validation", "training")]
+        shots = config.get("fewshot_config") or {}
+        declared = None if shots.get("samples") else splits[2] or splits[1] or splits[0]
+        local = {
+            "folder": str(data),
+            "task": name,
+            "splits": splits,
+            "asked": splits[0] or splits[1],
+            "examples": shots.get("split") or config.get("fewshot_split") or declared,
+            "shots": config.get("num_fewshot") or 0,
+        }
+        text = LOCAL_TASK.format(include=json.dumps(str(index[name].yaml_path)), name=name, local=json.dumps(local))
+        (folder / f"{name}.yaml").write_text(text, "utf-8")
+    return folder
+
+
+def _folders(names: Sequence[str], all_of_them: bool = True) -> list[Path]:
+    """Find the folders that define tasks, as reading all definitions takes long.
+
+    Returns:
+        The folders; nothing where all names are wanted and one is not found, which may be a group or a tag.
+    """
+    pattern = re.compile(rf"^task:[ ]*[\"']?({'|'.join(map(re.escape, names)) or '(?!)'})[\"']?[ ]*(?:#.*)?$", re.M)
+    found: dict[str, Path] = {}
+    for path in sorted(STOCK.rglob("*.yaml")):
+        for name in pattern.findall(path.read_text("utf-8", errors="replace")):
+            found.setdefault(name, path.parent)
+    return [] if all_of_them and len(found) < len(set(names)) else sorted(set(found.values()))
+
+
+def _keep_questions_out(task: Any) -> tuple[str, str]:
+    """See to it that no document of a task is among the examples of its own prompt.
+
+    The harness leaves a question out of its examples only where it knows that both are from one split, and takes the
+    questions for examples where a task has nothing else.
+
+    Returns:
+        How many examples a prompt has and where they are from, and what was changed; empty where there are none, and
+        where nothing was.
+    """
+    config, shots = task.config, task.fewshot_cfg
+    count, sampler = config.num_fewshot or 0, getattr(task, "sampler", None)
+    if not count or sampler is None:
+        return "", ""
+    asked = set().union(*(_identities(task, document) for document in task.eval_docs))
+    pool = list(sampler.fewshot_docs())
+    others = [document for document in pool if asked.isdisjoint(_identities(task, document))]
+    split = shots.split
+    if split is None and shots.samples is None:
+        split = config.training_split or config.validation_split or config.test_split
+    where = "given by the task" if split is None else f"of its split {split}"
+    said = f"{count} {'example' if count == 1 else 'examples'} {where}"
+    if len(others) == len(pool):
+        return said, ""
+    if len(others) >= count:
+        sampler.replace_df(others)
+        return said, f"{len(pool) - len(others)} examples of {task.task_name} left out, as they are asked themselves"
+    if len(pool) <= count:
+        raise TitansError(
+            f"{task.task_name} begins each prompt with {count} examples, and there are only the {len(pool)} questions "
+            "themselves: give more"
+        )
+    known = shots.split == config.test_split  # where the harness leaves the question out
+    shots.split = config.test_split
+    said = f"{count} of the other questions as examples"
+    return said, "" if known else f"a question of {task.task_name} left out of its own examples"
+
+
+def _identities(task: Any, document: Any) -> set[str]:
+    """What tells a document from others: all its fields, and what it shows as an example, without its number."""
+    shots = task.fewshot_cfg
+    names = {json.dumps(document, sort_keys=True, default=str)}
+    with contextlib.suppress(Exception):  # a question need not have the fields of an example
+        choices = task.doc_to_choice(document, shots.doc_to_choice) if shots.doc_to_choice else None
+        answer = task.doc_to_target(document, shots.doc_to_target)
+        names.add(repr((task.doc_to_text(document, shots.doc_to_text), choices, answer)))
+    return names
 
 
 def _check_variables(tokenizer: str) -> None:
@@ -197,73 +286,51 @@ def _check_variables(tokenizer: str) -> None:
 
 
 @contextlib.contextmanager
-def _refused_data(name: str, given: dict[str, LocalTask | None]) -> Iterator[None]:
-    """Say what the task that was being made when the body failed wanted: its file, packages, or the hub."""
+def _seeded(seed: int) -> Iterator[None]:
+    """Have the texts that tasks make drawn with a seed, and leave the random numbers of others alone."""
+    before, numbers = random.getstate(), np.random.get_state()
     try:
-        with refused(name):
-            yield
-    except TitansError as error:
-        cause = error.__cause__
-        if cause is None:  # a sentence of ours
-            raise
-        reason = str(error).removeprefix(f"{name}: ")
-        task, local = next(reversed(given.items()), (name, None))
-        if local is not None:
-            raise TitansError(f"{local.path} is no data of the task {task}: {reason}") from cause
-        if isinstance(cause, OSError):
-            what = f"the data of {task}" if given else f"what {task} needs"
-            raise TitansError(
-                f"cannot load {what} from the hub ({reason}): check the network, or give a folder with the data as "
-                "--data"
-            ) from cause
-        raise TitansError(f"{task} cannot be loaded: {reason}") from cause
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numbers)
 
 
-def _manager(names: Sequence[str], metadata: dict[str, Any]) -> Any:
-    """Make what knows the definitions: of the folders that have the names, or of all."""
-    from lm_eval.tasks import TaskManager
+@contextlib.contextmanager
+def running(name: str) -> Iterator[None]:
+    """Run the harness on a task in silence, and turn what it fails with into one sentence.
 
-    folders = [str(folder) for folder in _folders(names)]
-    if folders:
-        some = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-        if all(_is_complete(some.task_index, name) for name in names):
-            return some
-    return TaskManager(metadata=metadata)
+    Args:
+        name: of the task.
 
+    Yields:
+        Nothing.
 
-def _folders(names: Sequence[str]) -> list[Path]:
-    """The folders whose files define the names: reading all of the harness's definitions takes several times as long.
-
-    Returns:
-        Nothing where one of them is not found; it may be a tag.
+    Raises:
+        TitansError: the body failed; one of ours passes unchanged.
     """
-    from lm_eval import tasks
-
-    root = Path(tasks.__file__).parent
-    if all(name in FOLDERS for name in names):
-        return sorted({root / FOLDERS[name] for name in names})
-    defines = re.compile(rf"^(?:task|group):[ ]*[\"']?({'|'.join(map(re.escape, names))})[\"']?[ ]*(?:#.*)?$", re.M)
-    found: dict[str, Path] = {}
-    for path in sorted(root.rglob("*.yaml")):
-        for name in defines.findall(path.read_text("utf-8", errors="replace")):
-            found.setdefault(name, path.parent)
-    return sorted(set(found.values())) if len(found) == len(set(names)) else []
+    try:
+        with quiet():
+            yield
+    except TitansError:
+        raise
+    except Exception as error:  # a task is code of its own
+        raise TitansError(f"{name} fails: {type(error).__name__}: {first_line(error)}") from error
 
 
-def _is_complete(index: Any, name: str) -> bool:
-    """Tell whether an index of some folders has a name and, of a group, all that belongs to it."""
-    if name not in index or index[name].yaml_path is None:  # a tag, which tasks of any folder may bear
-        return False
-    return _has_members(index, (index[name].cfg or {}).get("task"))
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the messages and bars of the harness and of the data sets away, as we show our own.
 
-
-def _has_members(index: Any, members: Any) -> bool:
-    """Tell whether an index has the tasks and groups that the definition of a group lists."""
-    if not isinstance(members, list):  # a task's own name
-        return True
-    for member in members:
-        name = member if isinstance(member, str) else member.get("group", member.get("task"))
-        defined_here = isinstance(member, dict) and isinstance(member.get("task"), list) and name not in index
-        if not (_has_members(index, member["task"]) if defined_here else _is_complete(index, name)):
-            return False
-    return True
+    Yields:
+        Nothing.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
