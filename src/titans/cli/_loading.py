@@ -86,3 +86,10 @@ def shares(counts: WriteCounts) -> str:
     """Say in words which share of the tokens was written, skipped and dropped."""
     of = {"written": counts.written, "skipped": counts.skipped, "dropped": counts.dropped}
     return ", ".join(f"{what} {count / counts.total:.1%}" for what, count in of.items())
+
+
+def best_device() -> str:
+    """Return where to train: the accelerator of this machine, or the CPU."""
+    from titans.training.pretrained import find_device
+
+    return find_device().type

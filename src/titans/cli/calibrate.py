@@ -10,7 +10,7 @@ import typer
 from titans.cli._arguments import make_folder
 from titans.cli._loading import load_for_inference
 from titans.cli._progress import progress_bar
-from titans.cli.compare import print_table
+from titans.cli._tables import print_table
 from titans.errors import TitansError
 
 if TYPE_CHECKING:

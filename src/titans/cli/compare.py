@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from titans.cli._arguments import make_folder
+from titans.cli._loading import best_device
 from titans.cli._progress import log_line, progress_bar, resumable
+from titans.cli._tables import print_table
 
 
 def compare(
@@ -32,17 +34,16 @@ def compare(
 
     [bold]Example:[/] titans compare recipes/compare-mqar-tiny.yaml --out runs/mqar
     """
-    from titans.evaluation.comparison import compare as run
-    from titans.evaluation.comparison import load_comparison
+    from titans.evaluation import comparison
     from titans.evaluation.comparison.report import describe, table
 
-    comparison = load_comparison(recipe, overrides or [])
+    checked = comparison.load_comparison(recipe, overrides or [])
     folder = out or Path("runs") / recipe.stem
     make_folder(folder)
     with resumable(folder), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
-        result = run(
-            comparison,
+        result = comparison.compare(
+            checked,
             folder,
             device=best_device(),
             jobs=jobs,
@@ -52,27 +53,3 @@ def compare(
     print_table(table(result))
     typer.echo(describe(result))
     typer.echo(f"written: {folder / 'report.html'}, table.md, results.json, plots.png")
-
-
-def best_device() -> str:
-    """Return where to train: the accelerator of this machine, or the CPU."""
-    from titans.training.pretrained import find_device
-
-    return find_device().type
-
-
-def print_table(rows: list[list[str]], title: str | None = None) -> None:
-    """Print rows of cells, the head first."""
-    from rich.console import Console
-    from rich.table import Table
-
-    head, *body = rows
-    printed = Table(title=title)
-    for number, name in enumerate(head):
-        printed.add_column(name, justify="right" if number else "left")
-    for row in body:
-        printed.add_row(*row)
-    console = Console()
-    needed = Console(width=500).measure(printed).maximum
-    console.width = max(console.width, needed)  # rather wrapped by the terminal than cut
-    console.print(printed)

@@ -10,6 +10,7 @@ import typer
 from titans.cli._arguments import make_folder
 from titans.cli._loading import Write, shares, silence_loading
 from titans.cli._progress import progress_counter
+from titans.cli._tables import print_table
 from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
 from titans.cli.language import lm
@@ -85,15 +86,10 @@ def perplexity(
 
 
 def _print(result: PerplexityResult) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("tokens before", "predicted", "nats/token", title="loss by position in the document")
-    for column in table.columns:
-        column.justify = "right"
+    rows = [["tokens before", "predicted", "nats/token"]]
     for bucket in result.positions:
-        table.add_row(f"{bucket.first:,} to {bucket.last:,}", f"{bucket.tokens:,}", f"{bucket.loss:.4f}")
-    Console().print(table)
+        rows.append([f"{bucket.first:,} to {bucket.last:,}", f"{bucket.tokens:,}", f"{bucket.loss:.4f}"])
+    print_table(rows, "loss by position in the document")
     typer.echo(f"documents      {result.documents:,}")
     typer.echo(f"tokens         {result.tokens:,}")
     typer.echo(f"loss           {result.loss:.4f} nats/token")

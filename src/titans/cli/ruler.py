@@ -10,7 +10,7 @@ import typer
 from titans.cli._arguments import make_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import log_line, progress_bar, resumable
-from titans.cli.compare import print_table
+from titans.cli._tables import print_table
 
 if TYPE_CHECKING:
     from titans.evaluation.ruler import RulerResult

@@ -10,7 +10,8 @@ import typer
 
 from titans.cli._arguments import make_folder, whole_numbers
 from titans.cli._progress import log_line, progress_bar
-from titans.cli.compare import best_device, print_table
+from titans.cli._loading import best_device
+from titans.cli._tables import print_table
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
