@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from titans.cli._arguments import make_folder, whole_numbers
-from titans.cli._progress import log_line, progress_bar
 from titans.cli._loading import best_device
+from titans.cli._progress import log_line, progress_bar
 from titans.cli._tables import print_table
 from titans.errors import TitansError
 
