@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from titans.models.watching import watch
     from titans.models.write_policy import WritePolicy
     from titans.ops import associative_memory, initial_state
+    from titans.persistence.state_file import load_state, save_state
     from titans.persistence.store import MemoryStore
 
 __version__ = "0.1.0.dev0"
@@ -44,7 +45,9 @@ __all__ = [
     "associative_memory",
     "from_preset",
     "initial_state",
+    "load_state",
     "presets",
+    "save_state",
     "watch",
 ]
 
@@ -65,7 +68,9 @@ _HOME = {
     "associative_memory": "titans.ops",
     "from_preset": "titans.models.presets",
     "initial_state": "titans.ops",
+    "load_state": "titans.persistence.state_file",
     "presets": "titans.models.presets",
+    "save_state": "titans.persistence.state_file",
     "watch": "titans.models.watching",
 }
 

@@ -1,7 +1,7 @@
 """Streams: what is forecast depends on what has come, however it came; the memory is that of windows read in order."""
 
 import copy
-import json
+import dataclasses
 
 import pytest
 import safetensors.torch
@@ -9,9 +9,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from titans import TitansError
-from titans.forecasting.stream import ForecastStream
-from titans.persistence.fingerprint import config_digest, fingerprint, tensors_digest
+from titans import TitansError, save_state
+from titans.forecasting.stream import STREAM_FILE, ForecastStream
 
 L, H = 6, 2
 SIZES = {
@@ -451,7 +450,7 @@ def test_foreign_files(make, tmp_path):
         ForecastStream.load(path, model)
     with pytest.raises(TitansError, match="cannot read the stream file"):
         ForecastStream.load(tmp_path, model)
-    stream._held.state.save(path)
+    save_state(stream._held.state, path)
     with pytest.raises(TitansError, match=r"no stream file, or a damaged one .its format is 'titans-memory-state'"):
         ForecastStream.load(path, model)
     safetensors.torch.save_file({"points": torch.zeros(2)}, path)
@@ -459,45 +458,25 @@ def test_foreign_files(make, tmp_path):
         ForecastStream.load(path, model)
 
 
-def write(path, tensors, **changes):
-    """Write a stream file with whatever content, its checksum right."""
-    metadata = {"format": "titans-forecast-stream", "version": "1", **changes}
-    metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
-    path.write_bytes(safetensors.torch.save(tensors, metadata))
-
-
-@pytest.mark.parametrize("memory", [True, False])
-def test_streams_saved_before_defaults_stopped_counting_are_known(make, tmp_path, memory):
-    model, path = make(), tmp_path / "stream"
-    stream = fed(model, series(model, 3 * L), memory=memory)
-    stream.save(path)
-    names = set(model.config.hints()) - {"use_cache", "initializer_range"}
-    digest = config_digest({name: getattr(model.config, name) for name in names})
-    old = f"{digest}-{fingerprint(model).split('-')[1]}"
-    tensors = safetensors.torch.load(path.read_bytes())
-    write(path, tensors, fingerprint=old)
-    assert torch.equal(ForecastStream.load(path, model).forecast().prediction, stream.forecast().prediction)
-    write(path, tensors, fingerprint=f"0{old[1:]}" if old[0] != "0" else f"1{old[1:]}")
-    with pytest.raises(TitansError, match="belongs to another model"):
-        ForecastStream.load(path, model)
-
-
 def test_files_whose_parts_do_not_fit(make, tmp_path):
     model, path = make(), tmp_path / "stream"
     stream = fed(model, series(model, 3 * L))
     stream.save(path)
-    data = path.read_bytes()
-    fingerprint = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["fingerprint"]
-    tensors = safetensors.torch.load(data)
-    write(path, tensors, fingerprint=fingerprint)
-    assert torch.equal(ForecastStream.load(path, model).forecast().prediction, stream.forecast().prediction)
+    tensors, metadata = STREAM_FILE.load(path.read_bytes())
     fed(model, series(model, 3 * L, rows=3)).save(path)
-    other = safetensors.torch.load(path.read_bytes())
+    other, _ = STREAM_FILE.load(path.read_bytes())
     points, filled = tensors["points"], tensors["filled"]
     huge = points.clone()
     huge[0, 0, 0] = torch.inf
+    kept = next(name for name in tensors if name.startswith("memory.") and tensors[name].dim() > 2)
+
+    def refused(tensors, message, **changed):
+        path.write_bytes(STREAM_FILE.dump(tensors, {**metadata, **changed}))
+        with pytest.raises(TitansError, match=f"stream: .*{message}"):
+            ForecastStream.load(path, model)
+
     for changed in (
-        {"memory": other["memory"]},
+        {name: x for name, x in other.items() if name.startswith("memory.")},
         {"points": other["points"]},
         {"filled": other["filled"]},
         {"points": points[:, 1:].contiguous()},
@@ -509,22 +488,19 @@ def test_files_whose_parts_do_not_fit(make, tmp_path):
         {"filled": filled.float()},
         {"filled": filled - 100},
         {"filled": filled + L},
-        {"memory": tensors["memory"].float()},
-        {"memory": tensors["memory"].bfloat16()},
-        {"memory": tensors["memory"][:50]},
+        {kept: tensors[kept].bfloat16()},
+        {kept: tensors[kept][..., 1:].contiguous()},
+        {"memory.more": points.clone()},
     ):
-        write(path, {**tensors, **changed}, fingerprint=fingerprint)
-        with pytest.raises(TitansError, match="stream: "):
-            ForecastStream.load(path, model)
+        refused({**tensors, **changed}, "")
     for name in ("points", "filled"):
-        write(path, {key: x for key, x in tensors.items() if key != name}, fingerprint=fingerprint)
-        with pytest.raises(TitansError, match=f"damaged one .'{name}'"):
-            ForecastStream.load(path, model)
-    write(path, tensors, fingerprint=fingerprint, version="2")
-    with pytest.raises(TitansError, match="it has version '2', not 1: use the Titans that wrote it"):
-        ForecastStream.load(path, model)
-    write(path, tensors)
-    with pytest.raises(TitansError, match=r"damaged one .'fingerprint'"):
+        refused({key: x for key, x in tensors.items() if key != name}, f"damaged .'{name}'")
+    refused(tensors, "integers", integers="[1]")
+    refused(tensors, "another model", fingerprint="0-0")
+    path.write_bytes(dataclasses.replace(STREAM_FILE, version="1").dump(tensors, metadata))
+    with pytest.raises(
+        TitansError, match="has version '1' and this is Titans for version 2: use the Titans that wrote"
+    ):
         ForecastStream.load(path, model)
 
 

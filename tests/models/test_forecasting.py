@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModel
 from typer.testing import CliRunner
 
-from titans import MemoryState, TitansError
+from titans import MemoryState, TitansError, load_state, save_state
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 from titans.persistence.fingerprint import fingerprint
@@ -717,12 +717,12 @@ def test_states_are_saved(make, variant, tmp_path, close):
         pytest.skip("no state")
     model, past, path = make("independent", variant), window(), tmp_path / "state"
     state = model(past).cache
-    state.save(path)
-    loaded = MemoryState.load(path, model)
+    save_state(state, path)
+    loaded = load_state(path, model)
     close(model(past, cache=loaded).prediction, model(past, cache=state).prediction, 1e-12)
     other = make("independent", variant, loss="mae")
     with pytest.raises(TitansError, match=r"another configuration \(loss\)"):
-        MemoryState.load(path, other)
+        load_state(path, other)
 
 
 def test_info_of_a_folder(make, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from titans import MemoryState
+from titans import load_state, save_state
 
 pytestmark = [  # PyTorch's own words about its own quantisation
     pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
@@ -59,5 +59,5 @@ def test_int8_is_near_the_model(make_model, variant, quantised, tmp_path, same):
         assert (logits - expected.logits).norm() < 0.2 * expected.logits.norm()
     assert [x.dtype for x in found.cache.tensors()] == [x.dtype for x in expected.cache.tensors()]
     assert small.generate(ids, max_new_tokens=2, do_sample=False).shape == (2, 13)
-    found.cache.save(tmp_path / "state.safetensors")
-    same(MemoryState.load(tmp_path / "state.safetensors", small).layers, found.cache.layers)
+    save_state(found.cache, tmp_path / "state.safetensors")
+    same(load_state(tmp_path / "state.safetensors", small).layers, found.cache.layers)

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -16,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans import MemoryState, TitansConfig, TitansError, TitansForCausalLM, WritePolicy
+from titans import MemoryState, TitansConfig, TitansError, TitansForCausalLM, WritePolicy, load_state, save_state
 from titans.io import atomic
 from titans.persistence import FingerprintError, StateFileError, fingerprint
-from titans.persistence.state_file import _checksum, _metadata, dump, parse
+from titans.persistence.state_file import STATE_FILE, dump, parse
 from titans.persistence.tree import flatten
 
-SCRIPT = "import sys, torch\nfrom titans import MemoryState, TitansForCausalLM\n"
+SCRIPT = "import sys, torch\nfrom titans import TitansForCausalLM, load_state, save_state\n"
 
 
 def run(code, *arguments):
@@ -38,8 +37,8 @@ def run(code, *arguments):
 @pytest.mark.parametrize("count", [1, 13])
 def test_every_variant_goes_on_as_if_it_had_never_stopped(model, read, same, tmp_path, count):
     _, state = read(model, count, rows=2)
-    state.save(tmp_path / "a.state")
-    loaded = MemoryState.load(tmp_path / "a.state", model)
+    save_state(state, tmp_path / "a.state")
+    loaded = load_state(tmp_path / "a.state", model)
     same(loaded, state)
     assert loaded.tokens == count
     same(read(model, 9, loaded, seed=1, rows=2), read(model, 9, state, seed=1, rows=2))
@@ -84,9 +83,9 @@ model, ids = TitansForCausalLM.from_pretrained(sys.argv[1]).eval(), torch.load(s
 with torch.no_grad():
     if sys.argv[2] == "stop":
         state = model(ids[:, :11]).cache
-        state.save(sys.argv[1] + "/state")
+        save_state(state, sys.argv[1] + "/state")
     else:
-        state = MemoryState.load(sys.argv[1] + "/state", model)
+        state = load_state(sys.argv[1] + "/state", model)
     torch.save(model(ids[:, 11:], cache=state).logits, sys.argv[1] + "/" + sys.argv[2])
 """
     run(code, tmp_path, "stop")
@@ -98,7 +97,7 @@ def test_the_file_says_what_it_is_and_when_it_began(tiny, read, tmp_path):
     path = tmp_path / "state"
     _, state = read(tiny, 7)
     path.write_bytes(dump(state, tiny, created="2020-01-01T00:00:00+00:00"))
-    state.save(path)
+    save_state(state, path)
     with safetensors.safe_open(path, "pt") as file:
         metadata = file.metadata()
         assert "layers.0.0.memory.memory.weights.0" in file.keys()  # noqa: SIM118 - not a mapping
@@ -127,28 +126,6 @@ def test_fingerprints(tiny, other, make_model):
     assert fingerprint(changed) != fingerprint(tiny)
 
 
-def old_form(data, model):
-    """Write the header of a state file as it once was: fingerprint and configuration with all defaults."""
-    names = set(model.config.hints()) - {"use_cache", "tie_word_embeddings", "initializer_range"}
-    config = {name: getattr(model.config, name) for name in names if not name.endswith("token_id")}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
-    metadata, tensors = _metadata(lambda start, end: data[start:end], len(data)), safetensors.torch.load(data)
-    del metadata["checksum"]
-    metadata |= {"config": json.dumps(config), "fingerprint": f"{digest}-{fingerprint(model).split('-')[1]}"}
-    return safetensors.torch.save(tensors, {**metadata, "checksum": _checksum(tensors, metadata)})
-
-
-def test_states_saved_before_defaults_stopped_counting_are_known(tiny, other, make_model, read, same):
-    _, state = read(tiny, 7)
-    old = old_form(dump(state, tiny), tiny)
-    assert parse(old, tiny)[1].fingerprint.split("-")[0] != fingerprint(tiny).split("-")[0]
-    same(parse(old, tiny)[0], state)
-    with pytest.raises(FingerprintError, match="other weights"):
-        parse(old, other)
-    with pytest.raises(FingerprintError, match=r"configuration \(sliding_window\)"):
-        parse(old, make_model("mac", torch.float32, sliding_window=6))
-
-
 class LaterConfig(TitansConfig):
     """The configuration of a library that has one field more."""
 
@@ -157,17 +134,15 @@ class LaterConfig(TitansConfig):
 
 def test_a_field_more_changes_nothing_while_it_has_its_default(tiny, read, same):
     _, state = read(tiny, 7)
-    data, old = dump(state, tiny), old_form(dump(state, tiny), tiny)
+    data = dump(state, tiny)
     later = TitansForCausalLM(LaterConfig(**{name: getattr(tiny.config, name) for name in TitansConfig.hints()}))
     later.load_state_dict(tiny.state_dict())
     assert fingerprint(later) == fingerprint(tiny)
-    for saved in (data, old):
-        same(parse(saved, later)[0].layers, state.layers)
+    same(parse(data, later)[0].layers, state.layers)
     same(parse(dump(read(later, 7)[1], later), tiny)[0].layers, state.layers)  # and back
     later.config.memory_novelty = 0.6
-    for saved in (data, old):
-        with pytest.raises(FingerprintError, match=r"configuration \(memory_novelty\)"):
-            parse(saved, later)
+    with pytest.raises(FingerprintError, match=r"configuration \(memory_novelty\)"):
+        parse(data, later)
     with pytest.raises(FingerprintError, match=r"configuration \(memory_novelty\)"):
         parse(dump(read(later, 7)[1], later), tiny)
 
@@ -176,24 +151,24 @@ def test_a_field_more_changes_nothing_while_it_has_its_default(tiny, read, same)
 def test_a_state_of_another_model_is_refused_unless_forced(tiny, other, make_model, read, same, tmp_path, fields):
     model = make_model("mac", torch.float32, **fields) if fields else other
     _, state = read(tiny, 7)
-    state.save(tmp_path / "state")
+    save_state(state, tmp_path / "state")
     reason = "another configuration .memory_chunk_size." if fields else "other weights"
     with pytest.raises(FingerprintError, match=reason) as caught:
-        MemoryState.load(tmp_path / "state", model)
+        load_state(tmp_path / "state", model)
     assert fingerprint(tiny) in str(caught.value)
     assert fingerprint(model) in str(caught.value)
-    forced = MemoryState.load(tmp_path / "state", model, force=True)
+    forced = load_state(tmp_path / "state", model, force=True)
     same(forced.layers, state.layers)
-    forced.save(tmp_path / "state")
-    same(MemoryState.load(tmp_path / "state", model), forced)
+    save_state(forced, tmp_path / "state")
+    same(load_state(tmp_path / "state", model), forced)
 
 
 def test_force_goes_as_far_as_the_shapes_allow(tiny, make_model, read, tmp_path):
-    read(tiny, 7)[1].save(tmp_path / "state")
+    save_state(read(tiny, 7)[1], tmp_path / "state")
     with pytest.raises(StateFileError, match="does not fit this model"):
-        MemoryState.load(tmp_path / "state", make_model("mac", torch.float32, hidden_size=16), force=True)
+        load_state(tmp_path / "state", make_model("mac", torch.float32, hidden_size=16), force=True)
     double = make_model("mac")
-    forced = MemoryState.load(tmp_path / "state", double, force=True)
+    forced = load_state(tmp_path / "state", double, force=True)
     assert {x.dtype for x in forced.tensors()} == {x.dtype for x in double.initial_state(1).tensors()}
 
 
@@ -207,8 +182,8 @@ def test_a_state_is_not_saved_for_weights_it_never_saw(tiny, read, tmp_path):
     model.eval()
     for stale in (state, read(model, 3, state)[1]):
         with pytest.raises(TitansError, match="weights have changed"):
-            stale.save(tmp_path / "state")
-    read(model, 3)[1].save(tmp_path / "state")
+            save_state(stale, tmp_path / "state")
+    save_state(read(model, 3)[1], tmp_path / "state")
     with pytest.raises(TitansError, match="another model"):
         dump(state, tiny)
 
@@ -219,8 +194,8 @@ def test_states_know_their_model_and_carry_nothing_of_it(tiny, read, tmp_path):
     unpickled = pickle.loads(pickle.dumps(state))
     assert unpickled.provenance is None
     with pytest.raises(TitansError, match="gone or unknown"):
-        unpickled.save(tmp_path / "state")
-    read(tiny, 3, unpickled)[1].save(tmp_path / "state")
+        save_state(unpickled, tmp_path / "state")
+    save_state(read(tiny, 3, unpickled)[1], tmp_path / "state")
     copied = copy.deepcopy(tiny)
     assert copy.deepcopy(state).provenance == state.provenance != read(copied, 3)[1].provenance
     for part in (state.row(0), state.detach(), MemoryState.cat([state, state]), state.expand(2)):
@@ -253,6 +228,13 @@ def check(data, model, state, same):
             assert len(str(error)) < 2_000  # noqa: PT017
 
 
+def test_files_of_another_version_are_refused_in_one_sentence(whole):
+    model, _, content = whole
+    old = dataclasses.replace(STATE_FILE, version="1").dump(safetensors.torch.load(content), {})
+    with pytest.raises(StateFileError, match="has version '1' and this is Titans for version 2: use the Titans that"):
+        parse(old, model)
+
+
 @settings(max_examples=400)
 @given(st.data())
 def test_damaged_files(whole, same, data):
@@ -277,14 +259,14 @@ def test_flipped_bits_are_always_noticed(whole, data):
 
 
 HUGE = 2**62
-METADATA = {"format": "titans-memory-state", "version": "1"}
+METADATA = {"format": "titans-memory-state", "version": "2"}
 
 
 @pytest.mark.parametrize("header", [
     b"", b"{}", b"[" * 100_000, b'{"__metadata__":' * 50_000, b"\xff\xfe", b"null", b'{"__metadata__": 3}',
     b'{"__metadata__": {"format": "other"}}', b'{"__metadata__": {"format": 1}}',
     json.dumps({"__metadata__": METADATA}).encode(),
-    json.dumps({"__metadata__": {**METADATA, "version": "2"}}).encode(),
+    json.dumps({"__metadata__": {**METADATA, "version": "1"}}).encode(),
     json.dumps({"__metadata__": {**METADATA, "config": "[" * 100_000, "created": "", "updated": ""}}).encode(),
     json.dumps({"x": {"dtype": "F32", "shape": [HUGE, HUGE], "data_offsets": [0, HUGE]}}).encode(),
 ], ids=range(13))  # fmt: skip
@@ -297,14 +279,12 @@ def test_hostile_headers(whole, header, claimed):
 
 def rewritten(content, tensors=None, integers=None, metadata=None):
     """The file with other tensors, integers or metadata, and a checksum that is right."""
-    old = _metadata(lambda start, end: content[start:end], len(content))
-    del old["checksum"]
-    changed = {**safetensors.torch.load(content), **(tensors or {})}
-    kept = {name: x for name, x in changed.items() if x is not None}
-    metadata = {**old, **(metadata or {})}
+    old, before = STATE_FILE.load(content)
+    kept = {name: x for name, x in {**old, **(tensors or {})}.items() if x is not None}
+    metadata = {**before, **(metadata or {})}
     if integers is not None:
-        metadata["integers"] = json.dumps({**json.loads(old["integers"]), **integers})
-    return safetensors.torch.save(kept, {**metadata, "checksum": _checksum(kept, metadata)})
+        metadata["integers"] = json.dumps({**json.loads(before["integers"]), **integers})
+    return STATE_FILE.dump(kept, metadata)
 
 
 WEIGHT = "layers.0.0.memory.memory.weights.0"
@@ -369,7 +349,7 @@ def test_a_state_that_could_not_be_read_back_is_not_written(tiny, read, tmp_path
     _, state = read(tiny, 3)
     for broken in (state.map(lambda x: x * torch.nan if x.is_floating_point() else x), state.to(torch.float16)):
         with pytest.raises(StateFileError, match="cannot be saved"):
-            broken.save(tmp_path / "state")
+            save_state(broken, tmp_path / "state")
     assert not list(tmp_path.iterdir())
 
 
@@ -377,7 +357,7 @@ def test_a_state_that_could_not_be_read_back_is_not_written(tiny, read, tmp_path
 def test_what_is_no_file(tiny, tmp_path, make):
     make(tmp_path / "state")
     with pytest.raises(StateFileError, match="state"):
-        MemoryState.load(tmp_path / "state", tiny)
+        load_state(tmp_path / "state", tiny)
 
 
 # Parts that a new state lacks ----------------------------------------------------------------------------------
@@ -470,7 +450,7 @@ from titans import MemoryStore
 model, path = TitansForCausalLM.from_pretrained(sys.argv[1]).eval(), sys.argv[2]
 with torch.no_grad():
     state = model(torch.arange(7).unsqueeze(0)).cache
-state.save(path)
+save_state(state, path)
 store = MemoryStore(path + "-store", model)
 store.put("t", "s", state, expected=0)
 kills = 0
@@ -480,13 +460,13 @@ while state.tokens < 7 + 200 or kills < 25:
         while True:
             version = store.get("t", "s").version
             state.tokens += 1
-            state.save(path)
+            save_state(state, path)
             store.put("t", "s", state, expected=version)
     time.sleep(random.uniform(0, 0.6))
     os.kill(pid, signal.SIGKILL)
     kills += 1
     os.waitpid(pid, 0)
-    saved, stored = MemoryState.load(path, model).tokens, store.get("t", "s").state.tokens
+    saved, stored = load_state(path, model).tokens, store.get("t", "s").state.tokens
     assert saved - stored in (0, 1), (saved, stored)
     state.tokens = stored
 print(state.tokens - 7, kills)

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from titans import MemoryState, MemoryStore, TitansError, WritePolicy
+from titans import MemoryStore, TitansError, WritePolicy, load_state
 from titans.persistence import (
     ConflictError,
     FingerprintError,
@@ -202,7 +202,7 @@ def test_export_and_import(store, tiny, other, read, same, tmp_path):
     store.put("t", "a", state, expected=0)
     data = store.export("t", "a")
     (tmp_path / "file").write_bytes(data)
-    same(MemoryState.load(tmp_path / "file", tiny), state)
+    same(load_state(tmp_path / "file", tiny), state)
     assert store.load("u", "b", data).version == 1
     assert store.load("u", "b", data).version == 2
     same(store.get("u", "b").state, state)

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from titans import MemoryStore
+from titans import MemoryStore, save_state
 from titans.io import atomic
 from titans.persistence import ConflictError, StoreError, versions
-from titans.persistence.memories import Place
+from titans.persistence.memories import MemoryKey
 
-PLACE = Place("t", "s")
+PLACE = MemoryKey("t", "s")
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def test_memories_are_their_owners_alone(tmp_path, tiny, state, umask):
         store.put("t", "s", state, expected=0)
         store.put("t", "gone", state, expected=0)
         store.delete("t", "gone")
-        state.save(tmp_path / "exported")
+        save_state(state, tmp_path / "exported")
     finally:
         os.umask(old)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made" / "store").rglob("*")}
@@ -363,8 +363,8 @@ def test_what_its_user_opened_stays_open(tmp_path, tiny, state):
     (tmp_path / "store").chmod(0o755)
     MemoryStore(tmp_path / "store", tiny).put("t", "s", state, expected=0)
     assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o755
-    state.save(tmp_path / "exported")
+    save_state(state, tmp_path / "exported")
     (tmp_path / "exported").chmod(0o640)
-    state.save(tmp_path / "exported")
+    save_state(state, tmp_path / "exported")
     atomic.write(tmp_path / "exported", b"report")
     assert stat.S_IMODE((tmp_path / "exported").stat().st_mode) == 0o640

@@ -9,9 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from titans.errors import TitansError
@@ -19,10 +17,12 @@ from titans.io import atomic
 from titans.models.configuration import VARIANTS
 from titans.models.forecasting import ForecastOutput, TitansForForecasting
 from titans.models.memory_state import MemoryState
-from titans.persistence import state_file
-from titans.persistence.fingerprint import fingerprint, is_of, tensors_digest
+from titans.persistence.fingerprint import fingerprint
+from titans.persistence.state_file import put_together, take_apart
+from titans.persistence.tensor_file import TensorFile
 
-FORMAT, VERSION = "titans-forecast-stream", "1"
+STREAM_FILE = TensorFile("stream file", "titans-forecast-stream", "2")
+_MEMORY = "memory."  # before the names of the memory's tensors
 
 
 class Held(NamedTuple):
@@ -172,14 +172,14 @@ class ForecastStream:
             TitansError: the model's weights have changed since the stream began.
         """
         points, filled, state = self._held
-        tensors = {"points": points.cpu(), "filled": filled.cpu()}
+        tensors, metadata = {"points": points.cpu(), "filled": filled.cpu()}, {"fingerprint": fingerprint(self.model)}
         if state is not None:
-            tensors["memory"] = torch.frombuffer(bytearray(state_file.dump(state, self.model)), dtype=torch.uint8)
+            memory, integers = take_apart(state, self.model)
+            tensors |= {f"{_MEMORY}{name}": x for name, x in memory.items()}
+            metadata["integers"] = json.dumps(integers)
         if self._static is not None:
             tensors["static"] = self._static.cpu()
-        metadata = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint(self.model)}
-        metadata["checksum"] = tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
-        atomic.write(Path(path), safetensors.torch.save(tensors, metadata), atomic.PRIVATE)
+        atomic.write(Path(path), STREAM_FILE.dump(tensors, metadata), atomic.PRIVATE)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TitansForForecasting) -> ForecastStream:
@@ -205,33 +205,18 @@ class ForecastStream:
     @classmethod
     def _parse(cls, data: bytes, model: TitansForForecasting) -> ForecastStream:
         """Read the content of a stream file, from anywhere: nothing in it is run or trusted."""
-        try:
-            metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-            if metadata["format"] != FORMAT:
-                raise ValueError(f"its format is {metadata['format']!r}")
-            if metadata["version"] != VERSION:
-                raise TitansError(
-                    f"it has version {metadata['version']!r}, not {VERSION}: use the Titans that wrote it"
-                )
-            tensors = safetensors.torch.load(data)
-            if metadata.pop("checksum") != tensors_digest(tensors, json.dumps(metadata, sort_keys=True)):
-                raise ValueError("its checksum is wrong")
-            points, filled, memory = tensors["points"], tensors["filled"], tensors.get("memory")
-            theirs = metadata["fingerprint"]
-            series, _, width = points.shape
-            if memory is not None and memory.dtype != torch.uint8:
-                raise ValueError("its memory is no bytes")
-        except TitansError:
-            raise
-        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TitansError(
-                f"this is no stream file, or a damaged one ({error}): use a copy that is whole"
-            ) from error
-        state = None if memory is None else state_file.parse(memory.numpy().tobytes(), model)[0]  # may name a field
-        if not is_of(theirs, None, model):
+        tensors, metadata = STREAM_FILE.load(data)
+        if metadata.get("fingerprint") != fingerprint(model):
             raise TitansError("the stream belongs to another model: load the model that it was saved with")
+        memory = {name.removeprefix(_MEMORY): x for name, x in tensors.items() if name.startswith(_MEMORY)}
+        try:
+            points, filled = tensors["points"], tensors["filled"]
+            series, _, width = points.shape
+        except (KeyError, ValueError) as error:
+            raise STREAM_FILE.damaged(error) from error
+        state = put_together(memory, metadata.get("integers", ""), model) if memory else None
         channels = width - model.config.num_future_covariates
-        stream = cls(model, series, channels, memory is not None, tensors.get("static"))
+        stream = cls(model, series, channels, state is not None, tensors.get("static"))
         empty = stream._held
         fits = (points.shape, points.dtype) == (empty.points.shape, empty.points.dtype)
         fits = fits and (filled.shape, filled.dtype) == (empty.filled.shape, empty.filled.dtype)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NoReturn, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from titans.models.provenance import Provenance
 from titans.state import SegmentState, State
@@ -54,40 +53,6 @@ class MemoryState(State, frozen=False):  # not frozen, because `generate` marks 
         raise ValueError(
             "a memory state cannot be cropped, since a memory cannot take tokens back: keep an earlier state"
         )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to one safetensors file that `load` reads; a crash leaves the old file or the new one.
-
-        Args:
-            path: the file; its folder exists. The time of creation in a file that is replaced is kept.
-
-        Raises:
-            TitansError: the model that made the state is not known, or its weights have changed since.
-        """
-        # Upwards, and only when called: what a file holds is for `persistence` to know.
-        from titans.persistence.state_file import save
-
-        save(self, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str], model: nn.Module, *, force: bool = False) -> MemoryState:
-        """Read a state that `save` wrote.
-
-        Args:
-            path: the file.
-            model: the model that made it: the same weights and configuration.
-            force: take a state of other weights or another configuration, as far as the shapes allow.
-
-        Returns:
-            The state, on the model's device.
-
-        Raises:
-            FingerprintError: the state belongs to another model.
-            StateFileError: the file is damaged, not a state, or does not fit the model.
-        """
-        from titans.persistence.state_file import load
-
-        return load(path, model, force=force)
 
     def for_rows(self, batch_size: int, layers: int) -> MemoryState:
         """Fit the state to a batch: each row is repeated where a batch holds several continuations of it (beams).

@@ -12,6 +12,7 @@ from titans.persistence.errors import (
 )
 from titans.persistence.fingerprint import fingerprint
 from titans.persistence.memories import MemoryInfo, StoreCounts, StoredMemory
+from titans.persistence.state_file import load_state, save_state
 from titans.persistence.store import MemoryStore
 
 __all__ = [
@@ -29,5 +30,7 @@ __all__ = [
     "UnknownMemoryError",
     "backup",
     "fingerprint",
+    "load_state",
     "restore",
+    "save_state",
 ]

@@ -11,7 +11,7 @@ from functools import partial
 from titans.errors import TitansError
 from titans.persistence.errors import StateFileError
 from titans.persistence.folders import open_folder
-from titans.persistence.memories import Place, Version
+from titans.persistence.memories import MemoryKey, Version
 from titans.persistence.state_file import check
 from titans.persistence.versions import Versions
 
@@ -80,13 +80,13 @@ def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[st
         raise TitansError(f"{target_root} holds something already: give a new folder")
     number = None  # of all memories, if not the one that each has; above those of the copy, also if clocks went wrong
     if least:
-        numbers = [source.newest(place).number for place in _places(source)]
+        numbers = [source.newest(key).number for key in _places(source)]
         highest = max([0, *numbers, *map(source.last, source.tenants())])
         number = least if least > highest else highest + _LEAP
     sizes, damaged = [], []
-    for place in _places(source):
+    for key in _places(source):
         try:
-            size = source.use(place, partial(_copy_one, source, target, place, number))
+            size = source.use(key, partial(_copy_one, source, target, key, number))
         except StateFileError as error:
             damaged.append(str(error))
             continue
@@ -98,12 +98,12 @@ def _copy(source_root: str | os.PathLike[str], target_root: str | os.PathLike[st
     return BackupReport(len(sizes), sum(sizes), tuple(damaged))
 
 
-def _places(versions: Versions) -> Iterator[Place]:
-    return (Place(tenant, name) for tenant in versions.tenants() for name in versions.names(tenant))
+def _places(versions: Versions) -> Iterator[MemoryKey]:
+    return (MemoryKey(tenant, name) for tenant in versions.tenants() for name in versions.names(tenant))
 
 
-def _copy_one(source: Versions, target: Versions, place: Place, number: int | None, newest: Version) -> int:
-    data = source.folder.read(place.file(newest.number))
+def _copy_one(source: Versions, target: Versions, key: MemoryKey, number: int | None, newest: Version) -> int:
+    data = source.folder.read(key.file(newest.number))
     check(data)
-    target.folder.create(place.file(number or newest.number), data)
+    target.folder.create(key.file(number or newest.number), data)
     return len(data)

@@ -31,10 +31,9 @@ _DEFAULT = object()  # in place of a field that is not told
 _known: WeakKeyDictionary[nn.Module, tuple[int, str]] = WeakKeyDictionary()
 
 
-def base(model: Any) -> nn.Module:
+def base(model: Any) -> Any:
     """Return the `TitansModel` inside a model with a head; the head does not matter to a state."""
-    inner: nn.Module = model.base_model
-    return inner
+    return model.base_model
 
 
 def relevant_config(model: Any) -> dict[str, Any]:
@@ -42,61 +41,20 @@ def relevant_config(model: Any) -> dict[str, Any]:
 
     What is left at its default says nothing, so that a field that a later version adds changes no fingerprint.
     """
-    return _told(_all_fields(model), model)
-
-
-def differences(config: Mapping[str, Any], model: Any) -> list[str]:
-    """Name the fields in which a saved configuration, with or without its defaults, is not that of a model."""
-    theirs, mine = _told(config, model), relevant_config(model)
-    return [name for name in sorted({*theirs, *mine}) if theirs.get(name, _DEFAULT) != mine.get(name, _DEFAULT)]
-
-
-def is_of(mark: str, config: Mapping[str, Any] | None, model: Any) -> bool:
-    """Tell whether a saved fingerprint is that of a model.
-
-    Fingerprints once counted the defaults, too, of all the fields that there were. What was saved then is still known
-    by its configuration or, where the file holds none, while there are the same fields.
-
-    Args:
-        mark: the fingerprint.
-        config: the configuration that was saved with it, with or without defaults; None for none.
-        model: the model.
-
-    Returns:
-        Whether it is.
-    """
-    mine = fingerprint(model)
-    if mark == mine or mark.partition("-")[2] != mine.partition("-")[2]:
-        return mark == mine
-    if config is not None:
-        return not differences(config, model)
-    every = {name: value for name, value in _all_fields(model).items() if name not in _IRRELEVANT}
-    return mark.partition("-")[0] == config_digest(every)
-
-
-def _all_fields(model: Any) -> dict[str, Any]:
     kind: Any = type(model.config)  # mypy takes classes of configurations for not hashable
-    return {name: getattr(model.config, name) for name in _names(kind)}
+    values = {name: getattr(model.config, name) for name in _names(kind)}
+    return {name: x for name, x in values.items() if name == "variant" or x != getattr(kind, name, _DEFAULT)}
 
 
 @cache
 def _names(kind: type[StackConfig]) -> tuple[str, ...]:
-    return tuple(kind.hints())
+    return tuple(name for name in kind.hints() if name not in _IRRELEVANT)
 
 
-def _told(config: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """Leave out of a configuration what matters to no state and what is a default."""
-    kind = type(model.config)
-    return {
-        name: value
-        for name, value in config.items()
-        if name not in _IRRELEVANT and (name == "variant" or value != getattr(kind, name, _DEFAULT))
-    }
-
-
-def config_digest(config: Mapping[str, Any]) -> str:
-    """Return the part of a fingerprint that stands for the configuration."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+def differences(config: Mapping[str, Any], model: Any) -> list[str]:
+    """Name the fields in which a saved configuration, without its defaults, is not that of a model."""
+    mine = relevant_config(model)
+    return [name for name in sorted({*config, *mine}) if config.get(name, _DEFAULT) != mine.get(name, _DEFAULT)]
 
 
 def fingerprint(model: Any) -> str:
@@ -115,7 +73,8 @@ def fingerprint(model: Any) -> str:
     known = _known.get(inner)
     if known is None or known[0] != version:
         known = _known[inner] = version, tensors_digest(dict(_plain(inner.state_dict())))[:16]
-    return f"{config_digest(relevant_config(model))}-{known[1]}"
+    config = json.dumps(relevant_config(model), sort_keys=True)
+    return f"{hashlib.sha256(config.encode()).hexdigest()[:16]}-{known[1]}"
 
 
 def _plain(weights: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

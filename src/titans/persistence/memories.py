@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from titans.models.memory_state import MemoryState
 from titans.persistence.names import to_folder
@@ -75,7 +75,7 @@ class StoredMemory:
     info: MemoryInfo
 
 
-class Place(NamedTuple):
+class MemoryKey(NamedTuple):
     """Which memory."""
 
     tenant: str
@@ -90,11 +90,11 @@ class Place(NamedTuple):
         """The file of one version."""
         return f"{self.folder}/{version:012d}.safetensors"
 
-    def describe(self, version: Version, header: Header, model: Any) -> MemoryInfo:
-        """Put together what is known; the model is the store's."""
+    def describe(self, version: Version, header: Header, mark: str) -> MemoryInfo:
+        """Put together what is known; the mark is the fingerprint of the store's model."""
         return MemoryInfo(
             self.tenant, self.name, version.number, header.tokens, version.bytes, header.created, header.updated,
-            foreign=not header.is_of(model),
+            foreign=header.fingerprint != mark,
         )  # fmt: skip
 
     def damaged(self, version: Version) -> MemoryInfo:

@@ -5,31 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from titans.errors import TitansError
 from titans.io import atomic
 from titans.models.memory_state import MemoryState
 from titans.models.provenance import Provenance
 from titans.persistence.errors import FingerprintError, StateFileError
-from titans.persistence.fingerprint import base, differences, fingerprint, is_of, relevant_config, tensors_digest
+from titans.persistence.fingerprint import base, differences, fingerprint, relevant_config
+from titans.persistence.tensor_file import Read, TensorFile
 from titans.persistence.tree import flatten, unflatten
 
-FORMAT, VERSION = "titans-memory-state", "1"
-_FIRST = 1 << 16  # bytes that hold the header of most state files
-_MAX_HEADER = 1 << 23  # bytes; a state of a thousand layers needs a fifth
-_REMEDY = "use a copy that is whole, or start a new memory"
-
-Read = Callable[[int, int], bytes]
+STATE_FILE = TensorFile("state file", "titans-memory-state", "2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +32,7 @@ class Header:
 
     Args:
         fingerprint: of the model that made the state.
-        config: the fields of its configuration that matter to a state; defaults may be left out.
+        config: the fields of its configuration that matter to a state, without defaults.
         variant: its variant.
         tokens: positions read; of several rows, the most.
         created: when the first state of this memory was saved, ISO 8601 in UTC.
@@ -52,13 +46,17 @@ class Header:
     created: str
     updated: str
 
-    def is_of(self, model: Any) -> bool:
-        """Tell whether a model made the state."""
-        return is_of(self.fingerprint, self.config, model)
 
+def save_state(state: MemoryState, path: str | os.PathLike[str]) -> None:
+    """Write a state to one safetensors file that `load_state` reads; a crash leaves the old file or the new one.
 
-def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
-    """Write a state file; see `MemoryState.save`."""
+    Args:
+        state: the state, as a model handed it out in this process.
+        path: the file; its folder exists. The time of creation in a file that is replaced is kept.
+
+    Raises:
+        TitansError: the model that made the state is not known, or its weights have changed since.
+    """
     path = Path(path)
     model = None if state.provenance is None else state.provenance.model()
     if model is None:
@@ -73,8 +71,21 @@ def save(state: MemoryState, path: str | os.PathLike[str]) -> None:
     atomic.write(path, dump(state, model, created=created), atomic.PRIVATE)
 
 
-def load(path: str | os.PathLike[str], model: Any, *, force: bool = False) -> MemoryState:
-    """Read a state file; see `MemoryState.load`."""
+def load_state(path: str | os.PathLike[str], model: nn.Module, *, force: bool = False) -> MemoryState:
+    """Read a state that `save_state` wrote.
+
+    Args:
+        path: the file.
+        model: the model that made it: the same weights and configuration.
+        force: take a state of other weights or another configuration, as far as the shapes allow.
+
+    Returns:
+        The state, on the model's device.
+
+    Raises:
+        FingerprintError: the state belongs to another model.
+        StateFileError: the file is damaged, not a state, or does not fit the model.
+    """
     try:
         data = atomic.read(Path(path))
     except OSError as error:
@@ -102,32 +113,18 @@ def dump(state: MemoryState, model: Any, *, created: str | None = None) -> bytes
         TitansError: the model did not make the state, or its weights have changed since.
         StateFileError: the state holds what no state of this model does, such as NaN.
     """
-    inner: Any = base(model)
-    _check_provenance(state.provenance, inner)
-    entries = dict(flatten(state))
-    try:
-        unflatten(entries, inner)  # what cannot be read back is not written
-    except StateFileError as error:
-        raise StateFileError(f"this state cannot be saved, because {error}: save an earlier state") from error
-    tensors = {
-        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)  # of its own: rows may share memory
-        for name, x in entries.items()
-        if isinstance(x, Tensor)
-    }
+    tensors, integers = take_apart(state, model)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    tokens = entries["tokens"]
     metadata = {
-        "format": FORMAT,
-        "version": VERSION,
         "fingerprint": fingerprint(model),
         "config": json.dumps(relevant_config(model)),
-        "variant": inner.config.variant,
-        "tokens": str(int(tokens.max()) if isinstance(tokens, Tensor) else tokens),
-        "integers": json.dumps({name: x for name, x in entries.items() if not isinstance(x, Tensor)}),
+        "variant": base(model).config.variant,
+        "tokens": str(int(tensors["tokens"].max()) if "tokens" in tensors else integers["tokens"]),
+        "integers": json.dumps(integers),
         "created": created or now,
         "updated": now,
     }
-    return safetensors.torch.save(tensors, {**metadata, "checksum": _checksum(tensors, metadata)})
+    return STATE_FILE.dump(tensors, metadata)
 
 
 def parse(data: bytes, model: Any, *, force: bool = False) -> tuple[MemoryState, Header]:
@@ -145,91 +142,76 @@ def parse(data: bytes, model: Any, *, force: bool = False) -> tuple[MemoryState,
         FingerprintError: the state belongs to another model.
         StateFileError: the content is damaged, not a state, or does not fit the model.
     """
-    header, tensors, integers = _whole(data)
+    tensors, metadata = STATE_FILE.load(data)
+    header = _header(metadata)
     if not force:
         _check_fingerprint(header, model)
-    inner: Any = base(model)
-    try:
-        state = unflatten({**integers, **tensors}, inner, cast=force)
-    except StateFileError as error:
-        raise StateFileError(
-            f"the state does not fit this model, because {error}: load the model that made it, or start a new memory"
-        ) from error
-    state = dataclasses.replace(state.to(inner.device), provenance=Provenance.of(inner))
-    return state, header
+    return put_together(tensors, metadata.get("integers", ""), model, force=force), header
 
 
 def check(data: bytes) -> Header:
-    """Refuse content that is no state file, or a damaged one, whatever model it belongs to.
-
-    Args:
-        data: the content.
-
-    Returns:
-        The file's header.
+    """Refuse content that is no state file, or a damaged one, whatever model it belongs to; returns its header.
 
     Raises:
         StateFileError: it is that.
     """
-    return _whole(data)[0]
+    return _header(STATE_FILE.load(data)[1])
 
 
 def read_header(read: Read, size: int) -> Header:
-    """Read what a state file says about itself, without its tensors and without checking its checksum.
+    """Read what a state file says about itself, without its tensors; see `TensorFile.read_metadata`."""
+    return _header(STATE_FILE.read_metadata(read, size))
+
+
+def take_apart(state: MemoryState, model: Any) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Name the tensors and integers of a state that a model made, in this process and with the weights that it has.
 
     Args:
-        read: returns the bytes from one place of the file to another, fewer where it ends.
-        size: of the file, in bytes.
+        state: the state, on any device.
+        model: the model.
 
     Returns:
-        Its header.
+        The tensors, on the CPU and each in memory of its own, and the integers; what `put_together` takes.
 
     Raises:
-        StateFileError: it has none, or the file is shorter or longer than that says.
+        TitansError: the model did not make the state, or its weights have changed since.
+        StateFileError: the state holds what no state of this model does, such as NaN.
     """
-    return _header(_metadata(read, size))
-
-
-def _whole(data: bytes) -> tuple[Header, dict[str, Tensor], dict[str, int]]:
-    """Read the content of a state file as far as that needs no model."""
-    metadata = _metadata(lambda start, end: data[start:end], len(data))
-    header = _header(metadata)
+    inner = base(model)
+    _check_provenance(state.provenance, inner)
+    entries = dict(flatten(state))
     try:
-        tensors = safetensors.torch.load(data)
-        integers = json.loads(metadata["integers"])
-    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        raise StateFileError(f"the state file is damaged ({error}): {_REMEDY}") from error
-    checksum = metadata.pop("checksum", None)
-    if checksum != _checksum(tensors, metadata):
-        raise StateFileError(f"the state file is damaged (its checksum is wrong): {_REMEDY}")
-    if not isinstance(integers, dict) or any(type(x) is not int for x in integers.values()):
-        raise StateFileError(f"the state file is damaged (its integers are none): {_REMEDY}")
-    return header, tensors, integers
+        unflatten(entries, inner)  # what cannot be read back is not written
+    except StateFileError as error:
+        raise StateFileError(f"this state cannot be saved, because {error}: save an earlier state") from error
+    tensors = {
+        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, x in entries.items()
+        if isinstance(x, Tensor)
+    }
+    return tensors, {name: x for name, x in entries.items() if not isinstance(x, Tensor)}
 
 
-def _metadata(read: Read, size: int) -> dict[str, str]:
-    """Read the text part of a safetensors file, its length in 8 bytes, then JSON, and see that the rest is there."""
-    start = read(0, _FIRST)
-    end = 8 + int.from_bytes(start[:8], "little")
+def put_together(tensors: Mapping[str, Tensor], integers: str, model: Any, *, force: bool = False) -> MemoryState:
+    """Make a state of what `take_apart` made of one, its integers as JSON; neither needs to be trusted.
+
+    Raises:
+        StateFileError: they are not what a state of this model holds.
+    """
     try:
-        if end > _MAX_HEADER:
-            raise ValueError("its header is too long")
-        text = start[8:end] if end <= len(start) else read(8, end)
-        tensors = json.loads(text.decode())
-        metadata = tensors.pop("__metadata__")
-        whole = end + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-        if whole != size:
-            raise ValueError(f"it has {size:,} bytes and not {whole:,}")
-        if metadata.get("format") != FORMAT or not all(isinstance(x, str) for x in metadata.values()):
-            raise ValueError("it has no such header")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StateFileError(f"this is no state file, or a damaged one ({error}): {_REMEDY}") from error
-    if metadata.get("version") != VERSION:
+        numbers = json.loads(integers)
+    except (ValueError, RecursionError) as error:
+        raise STATE_FILE.damaged(error) from error
+    if not isinstance(numbers, dict) or any(type(x) is not int for x in numbers.values()):
+        raise STATE_FILE.damaged("its integers are none")
+    inner = base(model)
+    try:
+        state = unflatten({**numbers, **tensors}, inner, cast=force)
+    except StateFileError as error:
         raise StateFileError(
-            f"the state file has version {metadata.get('version')!r} and this is Titans for version {VERSION}: "
-            "use the Titans that wrote it"
-        )
-    return dict(metadata)
+            f"the state does not fit this model, because {error}: load the model that made it, or start a new memory"
+        ) from error
+    return dataclasses.replace(state.to(inner.device), provenance=Provenance.of(inner))
 
 
 def _header(metadata: Mapping[str, str]) -> Header:
@@ -239,11 +221,7 @@ def _header(metadata: Mapping[str, str]) -> Header:
             raise ValueError("a field has the wrong type")
         return Header(metadata["fingerprint"], config, metadata["variant"], int(metadata["tokens"]), *times)
     except (ValueError, KeyError, RecursionError) as error:
-        raise StateFileError(f"the header of the state file is damaged ({error}): {_REMEDY}") from error
-
-
-def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    return tensors_digest(tensors, json.dumps(metadata, sort_keys=True))
+        raise STATE_FILE.damaged(f"its header: {error}") from error
 
 
 def _check_provenance(provenance: Provenance | None, model: Any) -> None:
@@ -259,7 +237,7 @@ def _check_provenance(provenance: Provenance | None, model: Any) -> None:
 
 
 def _check_fingerprint(header: Header, model: Any) -> None:
-    if header.is_of(model):
+    if header.fingerprint == fingerprint(model):
         return
     fields = differences(header.config, model)
     what = f"another configuration ({', '.join(fields)})" if fields else "other weights"

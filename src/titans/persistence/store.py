@@ -8,7 +8,9 @@ import logging
 import os
 import uuid
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
@@ -20,7 +22,7 @@ from titans.persistence.cache import Cache
 from titans.persistence.errors import ConflictError, LimitError, StateFileError, StoreError
 from titans.persistence.fingerprint import base, fingerprint
 from titans.persistence.folders import open_folder
-from titans.persistence.memories import MemoryInfo, Place, StoreCounts, StoredMemory, Version
+from titans.persistence.memories import MemoryInfo, MemoryKey, StoreCounts, StoredMemory, Version
 from titans.persistence.names import check_name
 from titans.persistence.state_file import check, dump, parse, read_header
 from titans.persistence.versions import Versions, unknown
@@ -80,8 +82,8 @@ class MemoryStore:
             FingerprintError: it was written with another model.
             StateFileError: its file is damaged.
         """
-        place = _place(tenant, name)
-        return self._versions.use(place, lambda newest: self._stored(place, newest))
+        key = _key(tenant, name)
+        return self._versions.use(key, lambda newest: self._stored(key, newest))
 
     def put(self, tenant: str, name: str, state: MemoryState, *, expected: int | None) -> MemoryInfo:
         """Write the next version of a memory.
@@ -100,15 +102,15 @@ class MemoryStore:
             LimitError: the state is too large, or the tenant has too many memories.
             TitansError: the state has more than one row, or is not of this model.
         """
-        place = _place(tenant, name)
-        newest = self._versions.newest(place)
+        key = _key(tenant, name)
+        newest = self._versions.newest(key)
         current = newest.number if newest.is_live else 0
         if current != (expected or 0):
             raise ConflictError(
                 f"the memory {name!r} is at version {current} and not {expected or 0}: "
                 "get it again and repeat what was done"
             )
-        return self._write(place, state, newest)
+        return self._write(key, state, newest)
 
     def list(
         self, tenant: str, *, limit: int = 100, after: str | None = None, prefix: str = ""
@@ -127,8 +129,7 @@ class MemoryStore:
         names = self._versions.names(tenant)
         start = max(bisect_right(names, after or ""), bisect_left(names, prefix))
         own = takewhile(lambda name: name.startswith(prefix), islice(names, start, None))
-        page = (self._listed(tenant, name) for name in own)
-        return list(islice((info for info in page if info is not None), limit))
+        return list(islice(self._listed(MemoryKey(tenant, name) for name in own), limit))
 
     def info(self, tenant: str, name: str) -> MemoryInfo | None:
         """Tell what is known of a memory without reading its state; None if there is no such memory.
@@ -136,8 +137,8 @@ class MemoryStore:
         Raises:
             StateFileError: its file is damaged.
         """
-        place = _place(tenant, name)
-        return self._versions.use(place, lambda newest: self._info(place, newest))
+        key = _key(tenant, name)
+        return self._versions.use(key, partial(self._info, key, fingerprint(self._model)))
 
     def fork(self, tenant: str, name: str, to: str) -> MemoryInfo:
         """Start a new memory as a copy of another.
@@ -176,9 +177,9 @@ class MemoryStore:
             ConflictError: another writer was faster.
             TitansError: as of `put`.
         """
-        place = _place(tenant, name)
-        newest = self._versions.existing(place)
-        return self._write(place, self._model.initial_state(1) if state is None else state, newest)
+        key = _key(tenant, name)
+        newest = self._versions.existing(key)
+        return self._write(key, self._model.initial_state(1) if state is None else state, newest)
 
     def delete(self, tenant: str, name: str) -> None:
         """Delete a memory; whoever is about to write it gets a conflict.
@@ -187,19 +188,19 @@ class MemoryStore:
             UnknownMemoryError: there is no such memory.
             ConflictError: another writer was faster.
         """
-        place = _place(tenant, name)
-        self._versions.delete(place)
-        self._cache.drop(place)
+        key = _key(tenant, name)
+        self._versions.delete(key)
+        self._cache.drop(key)
 
     def export(self, tenant: str, name: str) -> bytes:
-        """Return a memory's state file, which `load` and `MemoryState.load` read.
+        """Return a memory's state file, which `load` and `load_state` read.
 
         Raises:
             UnknownMemoryError: there is no such memory.
             StateFileError: its file is damaged.
         """
-        place = _place(tenant, name)
-        data = self._versions.use(place, lambda newest: self._checked(place, newest))
+        key = _key(tenant, name)
+        data = self._versions.use(key, lambda newest: self._checked(key, newest))
         if data is None:
             raise unknown(name)
         return data
@@ -220,10 +221,10 @@ class MemoryStore:
             FingerprintError: it belongs to another model.
             TitansError: as of `put`.
         """
-        place = _place(tenant, name)
+        key = _key(tenant, name)
         self._check_size(len(data))
         state, header = parse(data, self._model)
-        return self._write(place, state, self._versions.newest(place), header.created)
+        return self._write(key, state, self._versions.newest(key), header.created)
 
     def adopt(self, tenant: str, name: str) -> MemoryInfo:
         """Take a memory of another model for one of this model, as far as the shapes allow.
@@ -242,11 +243,11 @@ class MemoryStore:
             StateFileError: its file is damaged, or holds no state that fits this model.
             TitansError: as of `put`.
         """
-        place = _place(tenant, name)
-        found = self._versions.use(place, lambda newest: (newest, self._folder.read(place.file(newest.number))))
+        key = _key(tenant, name)
+        found = self._versions.use(key, lambda newest: (newest, self._folder.read(key.file(newest.number))))
         if found is None:
             raise unknown(name)
-        return self._write(place, parse(found[1], self._model, force=True)[0], found[0])
+        return self._write(key, parse(found[1], self._model, force=True)[0], found[0])
 
     def tenants(self) -> builtins.list[str]:
         """Return the names of the tenants, sorted; some may have no memories any more."""
@@ -259,16 +260,9 @@ class MemoryStore:
     def count(self) -> StoreCounts:
         """Count the memories, and those that this model cannot go on from; opens every memory's file."""
         tenants, memories, foreign, damaged = self.tenants(), 0, 0, 0
-        for tenant in tenants:
-            for name in self.names(tenant):
-                try:
-                    info = self.info(tenant, name)
-                except StateFileError:
-                    damaged += 1
-                    continue
-                memories += info is not None
-                foreign += info is not None and info.foreign
-        return StoreCounts(len(tenants), memories + damaged, foreign, damaged)
+        for info in self._listed(MemoryKey(tenant, name) for tenant in tenants for name in self.names(tenant)):
+            memories, foreign, damaged = memories + 1, foreign + info.foreign, damaged + info.damaged
+        return StoreCounts(len(tenants), memories, foreign, damaged)
 
     def check(self) -> None:
         """Find out whether the store can be written, by writing a small file and removing it.
@@ -280,50 +274,53 @@ class MemoryStore:
         self._folder.create(path, b"ready\n")
         self._folder.remove(path)
 
-    def _stored(self, place: Place, newest: Version) -> StoredMemory:
-        mark, cached = fingerprint(self._model), self._cache.get(place)
+    def _stored(self, key: MemoryKey, newest: Version) -> StoredMemory:
+        mark, cached = fingerprint(self._model), self._cache.get(key)
         if cached is not None and cached[0] == mark and cached[1].version == newest.number:
             return cached[1]
-        state, header = parse(self._folder.read(place.file(newest.number)), self._model)
+        state, header = parse(self._folder.read(key.file(newest.number)), self._model)
         _check_one_row(state)
-        return self._keep(state, place.describe(newest, header, self._model))
+        return self._keep(state, key.describe(newest, header, mark))
 
-    def _checked(self, place: Place, newest: Version) -> bytes:
-        data = self._folder.read(place.file(newest.number))
+    def _checked(self, key: MemoryKey, newest: Version) -> bytes:
+        data = self._folder.read(key.file(newest.number))
         check(data)
         return data
 
-    def _info(self, place: Place, newest: Version) -> MemoryInfo:
-        file = place.file(newest.number)
-        header = read_header(lambda start, end: self._folder.read(file, start, end), newest.bytes)
-        return place.describe(newest, header, self._model)
+    def _info(self, key: MemoryKey, mark: str, newest: Version) -> MemoryInfo:
+        header = read_header(partial(self._folder.read, key.file(newest.number)), newest.bytes)
+        return key.describe(newest, header, mark)
 
-    def _listed(self, tenant: str, name: str) -> MemoryInfo | None:
-        try:
-            return self.info(tenant, name)
-        except StateFileError:
-            place = Place(tenant, name)
-            newest = self._versions.newest(place)
-            return place.damaged(newest) if newest.is_live else None
+    def _listed(self, keys: Iterable[MemoryKey]) -> Iterator[MemoryInfo]:
+        """Describe the memories that there are, the damaged ones among them."""
+        mark = fingerprint(self._model)
+        for key in keys:
+            try:
+                info = self._versions.use(key, partial(self._info, key, mark))
+            except StateFileError:
+                newest = self._versions.newest(key)
+                info = key.damaged(newest) if newest.is_live else None
+            if info is not None:
+                yield info
 
     def _keep(self, state: MemoryState, info: MemoryInfo) -> StoredMemory:
         stored = StoredMemory(state, info.version, info)
-        self._cache.put(Place(info.tenant, info.name), (fingerprint(self._model), stored), state.nbytes)
+        self._cache.put(MemoryKey(info.tenant, info.name), (fingerprint(self._model), stored), state.nbytes)
         return stored
 
-    def _write(self, place: Place, state: MemoryState, newest: Version, created: str | None = None) -> MemoryInfo:
+    def _write(self, key: MemoryKey, state: MemoryState, newest: Version, created: str | None = None) -> MemoryInfo:
         """Write the version after `newest`."""
         _check_one_row(state)
         if newest.is_live:
             with suppress(FileNotFoundError, StateFileError):  # a damaged memory may be written anew
-                created = self._info(place, newest).created
+                created = self._info(key, "", newest).created
         else:
-            self._check_count(place.tenant)
+            self._check_count(key.tenant)
         data = dump(state, self._model, created=created)
         self._check_size(len(data))
-        written = self._versions.write(place, newest, data)
+        written = self._versions.write(key, newest, data)
         header = read_header(lambda start, end: data[start:end], len(data))
-        info = place.describe(written, header, self._model)
+        info = key.describe(written, header, header.fingerprint)
         copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
         self._keep(dataclasses.replace(copy, provenance=Provenance.of(self._model)), info)
         return info
@@ -340,12 +337,12 @@ class MemoryStore:
         limit = self._max_memories
         if limit is None or len(names := self._versions.names(tenant)) < limit:
             return
-        if sum(self._versions.newest(Place(tenant, name)).is_live for name in names) >= limit:
+        if sum(self._versions.newest(MemoryKey(tenant, name)).is_live for name in names) >= limit:
             raise LimitError(f"{tenant!r} has {limit:,} memories already: delete one, or raise max_memories")
 
 
-def _place(tenant: str, name: str) -> Place:
-    return Place(check_name(tenant), check_name(name))
+def _key(tenant: str, name: str) -> MemoryKey:
+    return MemoryKey(check_name(tenant), check_name(name))
 
 
 def _check_one_row(state: MemoryState) -> None:

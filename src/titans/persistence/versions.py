@@ -35,7 +35,7 @@ from titans.persistence.errors import (
     UnknownMemoryError,
 )
 from titans.persistence.folders import Folder
-from titans.persistence.memories import DELETED, VERSION_FILE, Place, Version
+from titans.persistence.memories import DELETED, VERSION_FILE, MemoryKey, Version
 from titans.persistence.names import to_folder, to_name
 
 _LAST = "=last"  # no memory's folder
@@ -58,61 +58,61 @@ class Versions:
         """Return the names of a tenant's memories, sorted, some of which may be deleted."""
         return sorted(filter(None, map(to_name, self.folder.folders(to_folder(tenant)))))
 
-    def newest(self, place: Place) -> Version:
+    def newest(self, key: MemoryKey) -> Version:
         """Return the newest version of a memory: a deletion, or none at number 0, where there is no memory."""
-        return max(self._all(place), default=Version(0, len(DELETED)))
+        return max(self._all(key), default=Version(0, len(DELETED)))
 
-    def existing(self, place: Place) -> Version:
+    def existing(self, key: MemoryKey) -> Version:
         """Return the newest version of a memory that there is.
 
         Raises:
             UnknownMemoryError: there is none of that name.
         """
-        newest = self.newest(place)
+        newest = self.newest(key)
         if not newest.is_live:
-            raise unknown(place.name)
+            raise unknown(key.name)
         return newest
 
-    def use(self, place: Place, use: Callable[[Version], T]) -> T | None:
+    def use(self, key: MemoryKey, use: Callable[[Version], T]) -> T | None:
         """Use the newest version, if there is one; one that a writer replaced meanwhile is looked up again."""
-        newest, before = self.newest(place), None
+        newest, before = self.newest(key), None
         while newest.is_live and newest != before:
             try:
-                with _naming(place):
+                with _naming(key):
                     return use(newest)
             except FileNotFoundError:
-                newest, before = self.newest(place), newest
+                newest, before = self.newest(key), newest
         return None
 
-    def write(self, place: Place, newest: Version, data: bytes) -> Version:
+    def write(self, key: MemoryKey, newest: Version, data: bytes) -> Version:
         """Make the file of the version after `newest`, which succeeds for one writer, then remove the older ones.
 
         Raises:
             ConflictError: another writer was faster.
         """
         while True:
-            made = self._make(place, self._next(place, newest), data)
-            others = [version for version in self._all(place) if version.number != made.number]
-            late = self._is_late(place, newest, made, others)
+            made = self._make(key, self._next(key, newest), data)
+            others = [version for version in self._all(key) if version.number != made.number]
+            late = self._is_late(key, newest, made, others)
             if late:
                 with suppress(StoreError):  # whoever read the file meanwhile never takes another for it
-                    self.note(place.tenant, made.number)
+                    self.note(key.tenant, made.number)
             for other in [made] if late else others:
                 with suppress(StoreError):  # the write is done: what is left goes with the next one
-                    self.folder.remove(place.file(other.number))
+                    self.folder.remove(key.file(other.number))
             if not late:
                 return made
 
-    def delete(self, place: Place) -> None:
+    def delete(self, key: MemoryKey) -> None:
         """Write the last version of a memory, and sweep it.
 
         Raises:
             UnknownMemoryError: there is no such memory.
             ConflictError: another writer was faster.
         """
-        deletion = self.write(place, self.existing(place), DELETED)
+        deletion = self.write(key, self.existing(key), DELETED)
         with suppress(StoreError):  # the memory is deleted: what is left is swept when a store is opened
-            self._bury(place, deletion.number)
+            self._bury(key, deletion.number)
 
     def sweep(self) -> None:
         """Remove what deletions and crashes left."""
@@ -121,7 +121,7 @@ class Versions:
             folder, _, name = path.rpartition("/")
             tenant, memory = (to_name(part) for part in folder.split("/")) if folder.count("/") == 1 else (None, None)
             if tenant and memory and (match := VERSION_FILE.fullmatch(name)):
-                self._bury(Place(tenant, memory), int(match[1]))
+                self._bury(MemoryKey(tenant, memory), int(match[1]))
             else:
                 self.folder.remove(path)
                 self.folder.prune(folder)
@@ -139,39 +139,39 @@ class Versions:
             for name in sorted(noted)[:-1]:  # the one before stays: a listing under way may miss the new one
                 self.folder.remove(f"{to_folder(tenant)}/{_LAST}/{name}")
 
-    def _next(self, place: Place, newest: Version) -> int:
+    def _next(self, key: MemoryKey, newest: Version) -> int:
         """Return the number above `newest` and above the tenant's note, if `newest` still is the newest."""
-        last, seen = self.last(place.tenant), self.newest(place)  # in this order, see the module
+        last, seen = self.last(key.tenant), self.newest(key)  # in this order, see the module
         if seen != newest and (seen.is_live or newest.is_live):
-            raise _conflict(place)
+            raise _conflict(key)
         return max(seen.number, last) + 1
 
-    def _make(self, place: Place, number: int, data: bytes) -> Version:
+    def _make(self, key: MemoryKey, number: int, data: bytes) -> Version:
         try:
-            self.folder.create(place.file(number), data)
+            self.folder.create(key.file(number), data)
         except FileExistsError as error:
-            raise _conflict(place) from error
+            raise _conflict(key) from error
         except StoreError:
-            self.folder.prune(place.folder)  # of a memory that could not be begun
+            self.folder.prune(key.folder)  # of a memory that could not be begun
             raise
         return Version(number, len(data))
 
-    def _is_late(self, place: Place, newest: Version, made: Version, others: list[Version]) -> bool:
+    def _is_late(self, key: MemoryKey, newest: Version, made: Version, others: list[Version]) -> bool:
         """Tell whether others were at work between a look at `newest` and the making of the version after it."""
-        if max(others, default=made) > made or self.last(place.tenant) >= made.number:
+        if max(others, default=made) > made or self.last(key.tenant) >= made.number:
             return True
         return newest not in others if newest.is_live else any(other.is_live for other in others)
 
-    def _bury(self, place: Place, number: int) -> None:
+    def _bury(self, key: MemoryKey, number: int) -> None:
         """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""
-        self.note(place.tenant, number)
-        for version in sorted(self._all(place)):
+        self.note(key.tenant, number)
+        for version in sorted(self._all(key)):
             if version.number <= number:
-                self.folder.remove(place.file(version.number))
-        self.folder.prune(place.folder)
+                self.folder.remove(key.file(version.number))
+        self.folder.prune(key.folder)
 
-    def _all(self, place: Place) -> list[Version]:
-        files = self.folder.files(place.folder).items()
+    def _all(self, key: MemoryKey) -> list[Version]:
+        files = self.folder.files(key.folder).items()
         return [Version(int(match[1]), size) for name, size in files if (match := VERSION_FILE.fullmatch(name))]
 
     def _noted(self, tenant: str) -> list[str]:
@@ -184,9 +184,9 @@ def unknown(name: str) -> UnknownMemoryError:
     return UnknownMemoryError(f"there is no memory {name!r}: list the memories, or put a state to make it")
 
 
-def _conflict(place: Place) -> ConflictError:
+def _conflict(key: MemoryKey) -> ConflictError:
     return ConflictError(
-        f"the memory {place.name!r} was written by somebody else meanwhile: get it again and repeat what was done"
+        f"the memory {key.name!r} was written by somebody else meanwhile: get it again and repeat what was done"
     )
 
 
@@ -195,9 +195,9 @@ def _is_deletion(name: str, size: int) -> bool:
 
 
 @contextmanager
-def _naming(place: Place) -> Iterator[None]:
+def _naming(key: MemoryKey) -> Iterator[None]:
     """Say which memory cannot be read."""
     try:
         yield
     except (FingerprintError, StateFileError) as error:
-        raise type(error)(f"the memory {place.name!r} of {place.tenant!r}: {error}") from error
+        raise type(error)(f"the memory {key.name!r} of {key.tenant!r}: {error}") from error
