@@ -18,7 +18,9 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
+th, td { overflow-wrap: normal; } td { white-space: nowrap; } td:first-child { white-space: normal; }
 th:first-child, td:first-child, .facts td { text-align: left; }
+.facts td { white-space: normal; overflow-wrap: anywhere; }
 .facts td:first-child { color: var(--soft); white-space: nowrap; }
 pre { background: var(--box); padding: .8rem; white-space: pre-wrap; }
 img { max-width: 100%; } svg { display: block; width: 100%; height: auto; }

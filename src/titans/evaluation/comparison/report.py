@@ -29,7 +29,7 @@ def write_report(result: ComparisonResult, folder: Path) -> None:
     atomic.write(folder / "table.md", markdown(result).encode())
     head, *rows = table(result)
     body = [f"<p>{html.escape(describe(result))}</p>", html_page.table(rows, head), f"<p>{image}</p>"]
-    page = html_page.page(f"Comparison on {result.task['name']}", body, "body { max-width: 70rem; }")
+    page = html_page.page(f"Comparison on {result.task['name']}", body, "body { max-width: 80rem; }")
     atomic.write(folder / "report.html", page.encode())
 
 
