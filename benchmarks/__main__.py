@@ -72,7 +72,7 @@ def _plan(chosen: list[str], results: dict[str, Any]) -> contests.Plan:
             if python is not None and name in contests.PEERS:
                 pythons[name] = python
             elif python is not None:
-                said += "; has nothing that can be compared, see docs/benchmarks.md"
+                said += "; has nothing that can be compared, see docs/lab-notes/benchmarks.md"
             results["peers"][name] = said
             console.print(f"{name}: {said}")
     return contests.Plan(**FULL, pythons=pythons)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
     python experiments/gated_writing.py                    # trains both, on the text that comes with Python
     python experiments/gated_writing.py --models runs/a runs/b --data my/texts
 
-Writes `results.json` and `positions.png`, which docs/writing.md shows.
+Writes `results.json` and `positions.png`, which docs/guide/writing.md shows.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", help="model folders; default: train an LMM and a MAC")
     parser.add_argument("--data", nargs="+", help="text; default: Python's own")
     parser.add_argument("--steps", type=int, default=240, help="training of each model; default 240")
-    parser.add_argument("--out", type=Path, default=Path("docs/writing"))
+    parser.add_argument("--out", type=Path, default=Path("docs/lab-notes/writing"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the operations are too small to share
     corpus = list(documents(arguments.data) if arguments.data else standard_library())

@@ -1,4 +1,4 @@
-"""What a memory holds of data that repeats for 20,480 tokens, with and without limited steps (docs/stability.md)."""
+"""What a memory holds of data that repeats, with and without limited steps (docs/lab-notes/stability.md)."""
 
 from __future__ import annotations
 

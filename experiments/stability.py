@@ -1,6 +1,6 @@
 """How a chunk of equal unit keys moves the matrix memory: the growth per token that each bound on the gates allows.
 
-Distance to the solution and surprise are mapped linearly by a chunk; see docs/stability.md.
+Distance to the solution and surprise are mapped linearly by a chunk; see docs/lab-notes/stability.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def changing(theta_max: float, eta_max: float, b: int, rng: np.random.Generator,
 
 
 def main() -> None:
-    """Print both tables of docs/stability.md."""
+    """Print both tables of docs/lab-notes/stability.md."""
     print("Constant gates: growth per chunk")
     for b in (1, 16, 64):
         for c in (0.01, 0.5, 1.0, 1.5):

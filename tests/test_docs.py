@@ -13,7 +13,7 @@ from titans.cli import app
 from titans.training import load_recipe
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 UNPINNED = ("torchao",)  # transformers imports it with every model where it is there, and it logs what it cannot load
@@ -61,6 +61,15 @@ def test_links_lead_somewhere(page):
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if ":" not in target]
     assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_pages_that_the_code_cites_exist():
+    cited = re.compile(r"docs/[\w/-]+\.md")
+    for folder in ("src", "tests", "benchmarks", "experiments", "recipes", "deploy"):
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.suffix in (".py", ".yaml", ".yml", ".cpp", ".service", ".toml", ".html"):
+                for page in cited.findall(path.read_text(encoding="utf-8")):
+                    assert (ROOT / page).exists(), f"{path.relative_to(ROOT)} cites {page}"
 
 
 @pytest.mark.parametrize("words", [words for page in PAGES for words in commands(page)], ids=shlex.join)

@@ -40,7 +40,7 @@ def by_depth(results: dict[str, Any], size: str) -> dict[int, dict[str, float]]:
 def main() -> None:
     """Read, draw, and write `depth.json` and `depth.png`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=Path("docs/baselines"))
+    parser.add_argument("--results", type=Path, default=Path("docs/lab-notes/baselines"))
     folder = parser.parse_args().results
     drawn, all_axes = plots.figure(2, size=(10, 4))
     kept = {}

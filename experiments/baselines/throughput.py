@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=2, help="steps that count; default 2")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("docs/baselines/throughput"))
+    parser.add_argument("--out", type=Path, default=Path("docs/lab-notes/baselines/throughput"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rates = measure(arguments.models, arguments.scale, arguments.device, arguments.rounds)

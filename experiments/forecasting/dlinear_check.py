@@ -83,7 +83,7 @@ def main() -> int:
     """Train, compare and write; the exit status says whether the numbers were met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("csv", type=Path, help="ETTh1, a time column and seven channels; may be gzipped")
-    parser.add_argument("--out", type=Path, default=Path("docs/forecasting"))
+    parser.add_argument("--out", type=Path, default=Path("docs/lab-notes/forecasting"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the operations are too small to share
     values = np.loadtxt(arguments.csv, delimiter=",", skiprows=1, usecols=range(1, 8))

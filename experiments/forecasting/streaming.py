@@ -168,7 +168,7 @@ def main() -> None:
     """Train, read, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, nargs="?", help="CSV of ETTh1; default: part 1 alone")
-    parser.add_argument("--out", type=Path, default=Path("docs/forecasting"))
+    parser.add_argument("--out", type=Path, default=Path("docs/lab-notes/forecasting"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = {"regime_change": regime_change()}

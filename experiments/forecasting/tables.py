@@ -4,8 +4,8 @@
     python experiments/forecasting/tables.py path/to/ETTm1.csv.gz --models lmm none
 
 The twins differ in the mixer alone: "none" has feed-forward layers only, "swa" attention (over all patches of the
-window), "gated-deltanet" a gated linear recurrence. Writes `runs/<data set>/` and, into `docs/forecasting/`, the result
-as JSON and as a picture.
+window), "gated-deltanet" a gated linear recurrence. Writes `runs/<data set>/` and, into
+`docs/lab-notes/forecasting`, the result as JSON and as a picture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--look-back", type=int, default=96)
     parser.add_argument("--runs", type=Path, default=Path("runs/forecasting"))
-    parser.add_argument("--out", type=Path, default=Path("docs/forecasting"))
+    parser.add_argument("--out", type=Path, default=Path("docs/lab-notes/forecasting"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the operations are too small to share
     evaluation = load(arguments.dataset, "ett", context_length=arguments.look_back)

@@ -132,7 +132,7 @@ def nominal(length: str) -> int:
 def main() -> None:
     """Train and test what is missing, and write `babilong.json` and `babilong.png`."""
     parser = command("babilong", __doc__, MODELS)
-    parser.add_argument("books", type=Path, help="folder of the nine novels that docs/baselines.md lists")
+    parser.add_argument("books", type=Path, help="folder of the nine novels that docs/lab-notes/baselines.md lists")
     parser.add_argument("babi", type=Path, help="folder of the official bAbI files, as tasks_1-20_v1-2/en")
     parser.add_argument("--lengths", nargs="+", default=list(LENGTHS))
     parser.add_argument("--samples", type=int, default=25, help="questions of each task, length and seed")

@@ -2,7 +2,7 @@
 
     python experiments/long_context/language.py PATH/TO/text
 
-The folder holds `books` (the nine novels that docs/baselines.md lists), `wikitext-2.valid.txt` and
+The folder holds `books` (the nine novels that docs/lab-notes/baselines.md lists), `wikitext-2.valid.txt` and
 `lambada_test.jsonl`. Loss by position is that of four pieces of 65,536 bytes of a book that nothing was trained on,
 each read with a fresh memory. Models and results are kept below --work: the same command goes on where it was
 interrupted, and several at a time, of different --models, share them.

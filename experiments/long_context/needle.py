@@ -122,7 +122,7 @@ def test(name: str, seed: int, books: Path, samples: int, lengths: list[int], wo
 def main() -> None:
     """Train and test what is missing, and write `needle.json` and `needle.png`."""
     parser = command("needle", __doc__, MODELS)
-    parser.add_argument("books", type=Path, help="folder of the nine novels that docs/baselines.md lists")
+    parser.add_argument("books", type=Path, help="folder of the nine novels that docs/lab-notes/baselines.md lists")
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
     parser.add_argument("--samples", type=int, default=30, help="of each task, length and seed")
     arguments = parser.parse_args()

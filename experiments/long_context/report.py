@@ -30,7 +30,7 @@ def command(name: str, about: str, models: Iterable[str], seeds: Iterable[int] =
     parser.add_argument("--models", nargs="+", choices=list(models), default=list(models), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--work", type=Path, default=Path(f"runs/long-context-{name}"), help="models and answers")
-    parser.add_argument("--out", type=Path, default=Path("docs/long-context"))
+    parser.add_argument("--out", type=Path, default=Path("docs/lab-notes/long-context"))
     return parser
 
 

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class WriteState(State):
-    """Which tokens a memory layer writes, and how it has gone so far (semantics, section 6); all `[B]`, row by row.
+    """Which tokens a memory layer writes, and how it has gone so far (docs/semantics.md, section 6); all `[B]`.
 
     Args:
         threshold: a token is written where the smoothed surprise is above it; -inf writes every token and +inf none,

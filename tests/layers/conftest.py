@@ -94,7 +94,7 @@ def make_mixer(scrambled):
 
 
 class LiteralMemory:
-    """A `NeuralMemory` as the semantics page reads, for whole streams without padding; runs on the reference op."""
+    """A `NeuralMemory` as docs/semantics.md reads, for whole streams without padding; runs on the reference op."""
 
     def __init__(self, layer):
         self.layer = layer

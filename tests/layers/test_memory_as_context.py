@@ -11,7 +11,7 @@ def rms_norm(x, scale=1.0):
 
 
 def written_out(layer, x, literal_memory, literal_attention):
-    """The outputs `[B, T, D]` of whole streams, after section 5 of the semantics page."""
+    """The outputs `[B, T, D]` of whole streams, after docs/semantics.md, section 5."""
     memory, attention = literal_memory(layer.memory), literal_attention(layer.attention)
     size, learned = layer.segment_length, layer.retrieval
     queries = memory.queries(x, layer.retrieval_proj)

@@ -1,4 +1,4 @@
-"""Default memories on hostile streams: nothing becomes infinite, repeated data is learned (semantics, section 3)."""
+"""Default memories on hostile streams stay finite and learn repeated data (docs/semantics.md, section 3)."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The coefficients of one chunk, against the formulas of the semantics page as literal loops."""
+"""The coefficients of one chunk, against the formulas of docs/semantics.md, section 2, as literal loops."""
 
 import pytest
 import torch

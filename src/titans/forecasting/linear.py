@@ -20,8 +20,8 @@ def start_linear(model: TitansForForecasting, windows: Batches) -> bool:
     """Set the model's linear part to ridge regression, for good, and the rest of its head to the errors' quantiles.
 
     The regression is of the future on the window, both less the window's mean, over all windows and channels. It
-    costs seconds, and forecasts better than the same map trained by gradient descent (docs/forecasting.md). Its weights
-    then need no gradient: what is trained afterwards is what the memory adds to it.
+    costs seconds, and forecasts better than the same map trained by gradient descent (docs/guide/forecasting.md). Its
+    weights then need no gradient: what is trained afterwards is what the memory adds to it.
 
     Args:
         model: the model, which it changes.

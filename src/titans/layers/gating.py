@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-INITIAL_SCALE = 0.2  # of the attention's output: at 1 what the memory answers goes unheard (docs/design.md)
+INITIAL_SCALE = 0.2  # of the attention's output: at 1 what the memory answers goes unheard (docs/lab-notes/design.md)
 
 
 class MemoryGate(nn.Module):
-    """`(scale * norm(y) + shift) * sigmoid(norm(m))`, with learnable vectors (semantics, section 5).
+    """`(scale * norm(y) + shift) * sigmoid(norm(m))`, with learnable vectors (docs/semantics.md, section 5).
 
     The shift lets the memory through where attention has nothing to say. It starts at 1, the scale at 0.2. The caller
     applies `attention_norm` itself, because MAC writes the normalised y into the memory before it gates.

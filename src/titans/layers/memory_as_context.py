@@ -42,7 +42,7 @@ class Carry(NamedTuple):
 
 
 class MemoryAsContext(Mixer):
-    """Retrieve, attend, update, read: the paper's MAC (semantics, section 5).
+    """Retrieve, attend, update, read: the paper's MAC (docs/semantics.md, section 5).
 
     For a segment S, with the memory as the last segment left it:
 

@@ -12,7 +12,7 @@ from titans.state import MemoryAsGateState
 
 
 class MemoryAsGate(Mixer):
-    """Attention and memory read the same tokens; the memory's output gates the attention's (semantics, section 5).
+    """Attention and memory side by side; the memory's output gates the attention's (docs/semantics.md, section 5).
 
     `o = (a norm(attention(x)) + b) * sigmoid(norm(memory(x)))`, with a and b of `MemoryGate`. The attention's
     persistent tokens are the memory's first.

@@ -22,13 +22,16 @@ from titans.state import NeuralMemoryState
 
 GATES = ("token", "chunk")
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
-INITIAL_SCALE, INITIAL_NORM = 0.1, 0.3  # of what a new memory answers: what is written must stand out (docs/design.md)
+INITIAL_SCALE, INITIAL_NORM = (
+    0.1,
+    0.3,
+)  # of a new memory's answers: what is written stands out (docs/lab-notes/design.md)
 OUTPUT_EPS = 1e-6
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
 
 
 class NeuralMemory(Mixer):
-    """A memory that learns at test time (the paper's LMM; semantics, sections 1 to 4).
+    """A memory that learns at test time (the paper's LMM; docs/semantics.md, sections 1 to 4).
 
     Keys, values and queries are `SiLU(conv(x W))`, keys and queries of unit length per head; the memory is an
     MLP per head, written and read by `titans.ops.associative_memory`; what is read is normalised, gated by
@@ -36,7 +39,7 @@ class NeuralMemory(Mixer):
     sensor. Beyond ±10,000 they are clipped.
 
     The gates are `eta = eta_max sigmoid(.)` and `theta = theta_max (1 - eta) sigmoid(.)`, where `eta_max` follows
-    from `theta_max`: chosen so that a chunk of equal keys cannot amplify an error (docs/stability.md).
+    from `theta_max`: chosen so that a chunk of equal keys cannot amplify an error (docs/lab-notes/stability.md).
 
     Args:
         hidden_size: width D of the input and the output; a multiple of `num_heads`.
@@ -55,7 +58,7 @@ class NeuralMemory(Mixer):
         gates: "token", or "chunk" for gates shared by a chunk, taken from its first token. Default "token".
         persistent_tokens: learned tokens read once, before the first token of a stream. Default 0.
         limit_steps: shorten the gradients of a deep or normed memory to the curvature they meet, without which
-            repeated data is lost again and again (docs/stability.md). Off: the plain gradient. Default True.
+            repeated data is lost again and again (docs/lab-notes/stability.md). Off: the plain gradient. Default True.
         theta_max: bound of the step size; with momentum below 0.5 under rule "chunk" and below 1 under "token".
             Default: `0.5 / chunk_size` under "chunk", 0.5 under "token": equal keys of one chunk correct an error once.
         gate_floor: in evaluation, a token whose write gate (the sigmoid in theta) is open less than this share neither
@@ -135,7 +138,7 @@ class NeuralMemory(Mixer):
 
     @property
     def eta_max(self) -> float:
-        """Bound of the momentum: past surprise may move the memory no further than a step may (docs/stability.md)."""
+        """Bound of the momentum: past surprise moves it no further than a step (docs/lab-notes/stability.md)."""
         return 1 - self.theta_max / theta_bound(self.options["rule"], self.options["chunk_size"])
 
     def reset_parameters(self) -> None:

@@ -22,7 +22,7 @@ def no_inputs(conv_weight: Tensor) -> Tensor:
 
 
 class ConvolvedProjection(nn.Module):
-    """`SiLU(conv(x W))`, depthwise-separable (semantics, section 4).
+    """`SiLU(conv(x W))`, depthwise-separable (docs/semantics.md, section 4).
 
     Args:
         hidden_size: width D of the input and of each part.

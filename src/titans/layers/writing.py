@@ -1,4 +1,4 @@
-"""Writing only what surprises: which tokens of a stream a memory takes in (semantics, section 6)."""
+"""Writing only what surprises: which tokens of a stream a memory takes in (docs/semantics.md, section 6)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class StackConfig(PreTrainedConfig):
             twin without memory: "transformer" (full attention, whose state grows with the stream), "swa"
             (sliding-window attention alone), "none" (feed-forward layers alone); or another baseline: "ttt-linear",
             "ttt-mlp", "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2", "samba",
-            "gated-deltanet-h2", "rmt" (docs/models.md). Default "mac".
+            "gated-deltanet-h2", "rmt" (docs/guide/models.md). Default "mac".
         hidden_size: width D. Default 256.
         num_hidden_layers: blocks. Default 4.
         num_attention_heads: heads of the attention. Default 4.

@@ -1,4 +1,4 @@
-"""Write policies: which tokens a model's memories take in, chosen at inference (semantics, section 6)."""
+"""Write policies: which tokens a model's memories take in, chosen at inference (docs/semantics.md, section 6)."""
 
 from __future__ import annotations
 

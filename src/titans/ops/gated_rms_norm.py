@@ -20,7 +20,7 @@ def gated_rms_norm(y: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tenso
     """Compute `norm(y) * SiLU(gate)`, heads side by side.
 
     Differentiable, any number of times, in y, weight and gate. In compiled code on the CPU where the native kernel is
-    at hand (docs/native.md), otherwise in PyTorch.
+    at hand (docs/lab-notes/native.md), otherwise in PyTorch.
 
     Args:
         y: what was read, `[B, H, N, d]`.

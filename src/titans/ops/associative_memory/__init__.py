@@ -53,7 +53,7 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     return_surprise: bool = False,
     backend: str = "chunk",
 ) -> tuple[Tensor, AssociativeMemoryState] | tuple[Tensor, AssociativeMemoryState, Tensor]:
-    """Write tokens into the memory and read each at the memory as of that token (semantics, sections 1 and 2).
+    """Write tokens into the memory and read each at the memory as of that token (docs/semantics.md, sections 1 and 2).
 
     Per token t and head, with `l_t(W) = ||M_W(k_t) - v_t||^2` and the gradient taken at the anchor:
 

@@ -1,4 +1,4 @@
-"""One chunk of the parallel form: the errors of its keys, reads, and what it writes (semantics, section 2)."""
+"""One chunk of the parallel form: the errors of its keys, reads, and what it writes (docs/semantics.md, section 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parallel form where a gate decides, chunk by chunk, which tokens are written (semantics, section 6).
+"""The parallel form where a gate decides, chunk by chunk, which tokens are written (docs/semantics.md, section 6).
 
 What a gate sees of a chunk's tokens, their gradient norms, depends on what was written before, so no chunk can be
 prepared ahead of the one before it. Under the token rule the same holds from token to token.

@@ -1,4 +1,4 @@
-"""The online rule, token by token, by autograd: the oracle that every fast form must equal (semantics, section 1)."""
+"""The online rule, token by token, by autograd: every fast form must equal it (docs/semantics.md, section 1)."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Network(NamedTuple):
 
         Along its error a token meets the curvature `c = ||dl/dW||^2 / ||dl/du||^2`, u the normalised product: a step
         corrects `2 theta c` of that error. For a matrix and a unit key c is 1; behind a norm it is the inverse
-        square of what forgetting shrinks. The factor is `1 / max(1, c)` (docs/stability.md).
+        square of what forgetting shrinks. The factor is `1 / max(1, c)` (docs/lab-notes/stability.md).
 
         Args:
             z: the last product `[..., d]`.

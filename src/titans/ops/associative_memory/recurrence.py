@@ -49,7 +49,7 @@ def segment_product(factors: Tensor) -> Tensor:
 
 
 class Coefficients(NamedTuple):
-    """How far each quantity has reached by each token of a chunk of b tokens (semantics, section 2).
+    """How far each quantity has reached by each token of a chunk of b tokens (docs/semantics.md, section 2).
 
     `c` is 1, or the number of channels where the forget gate is channel-wise.
     """

@@ -12,7 +12,7 @@ from titans.ops.state import State
 
 
 class AssociativeMemoryState(State):
-    """Everything the memory holds between tokens (semantics, section 1).
+    """Everything the memory holds between tokens (docs/semantics.md, section 1).
 
     Args:
         weights: running weights `W_t`, L tensors `[B, H, d_in, d_out]`.

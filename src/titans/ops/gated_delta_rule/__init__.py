@@ -57,7 +57,7 @@ def gated_delta_rule(
         chunk_size: tokens that are treated together. Default 64.
         mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
         backend: "chunk", or "naive", the token-by-token oracle. Default: the kernel of
-            flash-linear-attention where there is one for the call (docs/models.md), "chunk" otherwise.
+            flash-linear-attention where there is one for the call (docs/guide/models.md), "chunk" otherwise.
 
     Returns:
         `(y, state)` with y `[B, N, H, d_v]`.

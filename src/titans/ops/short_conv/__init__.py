@@ -18,7 +18,7 @@ def short_conv_qkv(
     """Make queries, keys and values of what a linear layer projected: `norm(SiLU(conv(x)))`, per head.
 
     Differentiable, any number of times, in x, conv_weight and conv_state. In compiled code on the CPU where the native
-    kernel is at hand (docs/native.md), otherwise in PyTorch.
+    kernel is at hand (docs/lab-notes/native.md), otherwise in PyTorch.
 
     Args:
         x: the next inputs `[B, N, P H d]`, the P parts side by side.
