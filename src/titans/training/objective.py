@@ -174,7 +174,7 @@ def logits_at(model: Any, asked: Tensor, **inputs: Any) -> tuple[Tensor, Any]:
 class WriteGates:
     """Within its `with` block, collects the write gates of every forward pass of a model.
 
-    A gate is the sigmoid in theta (docs/memory.md): 1 where a token writes with the largest step, near 0 where it
+    A gate is the sigmoid in theta (docs/guide/memory.md): 1 where a token writes with the largest step, near 0 where it
     hardly writes. Added to a loss, their spread is a price for writing: a token that no answer needs is then not
     written. Their mean would not do: what a memory answers is normalised, so that all gates could shrink together.
 
