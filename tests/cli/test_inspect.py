@@ -11,7 +11,7 @@ from titans.data import byte_tokenizer
 from titans.errors import TitansError
 from titans.evaluation.inspection import inspect
 from titans.models.watching import watch
-from titans.serving.picture import picture
+from titans.serving.inspection_page import inspection_page
 from titans.training.pretrained import load_model
 
 BYTES = byte_tokenizer()
@@ -34,7 +34,7 @@ def test_numbers_are_those_of_the_trace(model):
     ids = torch.tensor([[256, *text.encode()]])
     with torch.no_grad(), watch(model) as trace:
         state = model(ids, use_cache=True).cache
-    shown = data(picture(inspection, {"Model": "m"}))
+    shown = data(inspection_page(inspection, {"Model": "m"}))
     names = ("surprise", "written", "dropped", "forgotten")
     got = torch.tensor([[token[name] for name in names] for token in shown["tokens"]])
     torch.testing.assert_close(got, torch.tensor([list(token) for token in trace.tokens(0)]))
@@ -63,7 +63,7 @@ def test_long_text_is_cut_and_the_page_says_so(model):
 
 
 def test_page_loads_nothing(model):
-    page = picture(inspect(model, BYTES, ["x"]), {})
+    page = inspection_page(inspect(model, BYTES, ["x"]), {})
     assert not re.findall(r"(?:src|href)\s*=|@import|url\(", page)
     assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
     assert "default-src 'none'" in page
@@ -72,7 +72,7 @@ def test_page_loads_nothing(model):
 
 def test_hostile_text_stays_data(model):
     inspection = inspect(model, BYTES, [HOSTILE])
-    page = picture(inspection, {"file": HOSTILE})
+    page = inspection_page(inspection, {"file": HOSTILE})
     assert page.count("</script>") == 2
     assert page.count("<!--") == 0
     assert "".join(token["text"] for token in data(page)["tokens"]) == "<|bos|>" + HOSTILE
@@ -127,7 +127,7 @@ def test_in_a_browser(model, tmp_path):
     chromium = shutil.which("chromium") or pytest.skip("no browser: install Debian's chromium")
     path = tmp_path / "page.html"
     inspection = inspect(model, BYTES, [HOSTILE, " € "])
-    path.write_text(picture(inspection, {"Model": HOSTILE}), encoding="utf-8")
+    path.write_text(inspection_page(inspection, {"Model": HOSTILE}), encoding="utf-8")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 360, "height": 740})

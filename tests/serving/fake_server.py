@@ -102,7 +102,7 @@ def error(status: int, message: str, headers: dict[str, str] | None = None, code
     return JSONResponse({"error": {"message": message, "type": "error", "param": None, "code": code}}, status, headers)
 
 
-def application(fake: FakeServer) -> FastAPI:
+def build_app(fake: FakeServer) -> FastAPI:
     """The routes, over what `fake` remembers."""
     app = FastAPI()
 
@@ -217,7 +217,7 @@ def memory_routes(app: FastAPI, fake: FakeServer) -> None:
 @contextlib.contextmanager
 def serving(fake: FakeServer) -> Iterator[FakeServer]:
     """Run the fake server in a thread on a free port."""
-    server = uvicorn.Server(uvicorn.Config(application(fake), port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(build_app(fake), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -144,7 +144,7 @@ def test_every_field_is_supported_or_refused_or_ignored():
     from openai.types import completion_create_params
     from openai.types.chat import completion_create_params as chat_create_params
 
-    from titans.serving.schemas import ChatRequest, CompletionRequest
+    from titans.serving.requests import ChatRequest, CompletionRequest
 
     assert openai.__version__
     cases = (

@@ -26,7 +26,7 @@ def inspect(
     [bold]Example:[/] titans inspect runs/tiny-cpu --file book.txt --out book.html
     """
     from titans.evaluation.inspection import inspect as read
-    from titans.serving.picture import write_picture
+    from titans.serving.inspection_page import write_inspection_page
 
     blocks = text_or_file(text, file, "TEXT")
     from titans.training.pretrained import load_write_policy
@@ -36,7 +36,7 @@ def inspect(
     language_model, tokenizer = load_for_inference(model)
     inspection = read(language_model, tokenizer, blocks, policy=policy)
     facts = {"Model": model, "variant": language_model.config.variant} | ({} if file is None else {"file": str(file)})
-    write_picture(out, inspection, facts | {"write": policy.write})
+    write_inspection_page(out, inspection, facts | {"write": policy.write})
     written = sum(token.written for token in inspection.tokens) / len(inspection.tokens)
     before, after = inspection.total_norms[0], inspection.total_norms[-1]
     typer.echo(f"tokens           {len(inspection.tokens):,}{'' if inspection.complete else ', the first of the text'}")

@@ -71,14 +71,14 @@ def serve(
         typer.echo(f"new memories write: {policy.write}, which titans calibrate found best (see --write)", err=True)
     from titans.serving.app import Limits
     from titans.serving.logs import log_as_json
-    from titans.serving.run import application
-    from titans.serving.run import serve as run
+    from titans.serving.server import build_app
+    from titans.serving.server import serve as run
 
     if hasattr(signal, "SIGHUP"):  # not on Windows; the server reads its keys again at it, and before there is none
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     language_model, tokenizer = load_for_inference(model)
     limits = Limits(max_body, max_state, max_prompt_tokens, max_new_tokens)
-    app = application(
+    app = build_app(
         language_model, tokenizer, model, memories=memories, keys=known, policy=policy, allow_gated=gated,
         max_batch=max_batch, max_queue=max_queue, max_memories=max_memories, limits=limits,
     )  # fmt: skip

@@ -19,16 +19,16 @@ from starlette.routing import Match, Mount
 from titans.errors import TitansError
 from titans.serving import completions, memories
 from titans.serving.access import Access, Keys
-from titans.serving.answers import Health, Model, Models, Ready
-from titans.serving.bodies import Bodies
+from titans.serving.body_limits import BodyLimits
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import check_query
+from titans.serving.idempotency import IdempotentRequests
 from titans.serving.metrics import Metrics
-from titans.serving.middleware import Observed
-from titans.serving.mistakes import mistake
+from titans.serving.middleware import AccessLog
 from titans.serving.openapi import ANY, API, answers, describe
-from titans.serving.retries import Retries
+from titans.serving.responses import Health, Model, Models, Ready
 from titans.serving.service import Service
+from titans.serving.validation import validation_error
 
 PAGE = files("titans.serving") / "page"
 models = APIRouter(prefix="/v1/models")
@@ -80,7 +80,7 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
     # The usual documentation pages load scripts from elsewhere; the schema is at /openapi.json.
     app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service, app.state.model_id, app.state.limits, app.state.metrics = service, model_id, limits, metrics
-    app.state.retries = Retries()
+    app.state.retries = IdempotentRequests()
     for router in (completions.router, memories.router, models):
         app.include_router(router, dependencies=[Depends(check_query)])
     app.include_router(plain)
@@ -88,10 +88,10 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
     describe(app, model_id, keys is not None)
     _add_errors(app)
     app.add_middleware(
-        Bodies, limit=limits.body, imports=limits.state, values=limits.values, places=service.places.most
+        BodyLimits, limit=limits.body, imports=limits.state, values=limits.values, most=service.tenant_limit.most
     )
     app.add_middleware(Access, keys=keys)
-    app.add_middleware(Observed, metrics=metrics)  # the last is the first to see a request
+    app.add_middleware(AccessLog, metrics=metrics)  # the last is the first to see a request
     return app
 
 
@@ -172,7 +172,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return mistake(error.errors()[0]).response()
+        return validation_error(error.errors()[0]).response()
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:

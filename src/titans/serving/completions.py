@@ -15,15 +15,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from titans.data.tokenizers import encode
-from titans.serving.answers import ChatCompletion, Completion
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.fields import Message
+from titans.serving.idempotency import Events, Expected, Key, Recording
 from titans.serving.jobs import Finished, Job
 from titans.serving.openapi import KEPT, answers
 from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
-from titans.serving.retries import Events, Expected, Key, Recording
+from titans.serving.requests import NAME, ChatRequest, CompletionRequest, GenerationRequest
+from titans.serving.responses import ChatCompletion, Completion
 from titans.serving.rows import Piece, TracedToken
-from titans.serving.schemas import NAME, ChatRequest, CompletionRequest, GenerationRequest
 
 DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"

@@ -18,7 +18,7 @@ from titans.generation import end_tokens
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace, Trace, watch
 from titans.serving.rows import Failed, Generation, Place, Row, join
-from titans.serving.turns import Pace, Waiting
+from titans.serving.scheduling import FairQueue, PrefillBudget
 
 _WATCHED = 16  # of so many passes, one is watched for the metrics
 logger = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 class Engine:
     """Reads and generates for many requests at once.
 
-    A step goes on with all answers by a token, in one forward pass, and then reads a portion of the prompts, as `Pace`
-    allows, in another, padded. A request's result does not depend on the others.
+    A step goes on with all answers by a token, in one forward pass, and then reads a portion of the prompts, as
+    `PrefillBudget` allows, in another, padded. A request's result does not depend on the others.
 
     Args:
         model: a causal language model of this package, in evaluation mode.
@@ -55,9 +55,9 @@ class Engine:
         self.model, self.tokenizer = model, tokenizer
         self.max_batch, self.on_step, self.clock = max_batch, on_step, clock
         self.on_surprise, self.passes = on_surprise, 0
-        self.pace = Pace(piece)
+        self.pace = PrefillBudget(piece)
         self.ends = end_tokens(model, tokenizer)
-        self.waiting = Waiting()
+        self.waiting = FairQueue()
         self.rows: list[Row] = []
         self.wake = threading.Condition()
         self.closing = False

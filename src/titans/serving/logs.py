@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
 
-from titans.serving.pseudonyms import without_names
+from titans.persistence.names import to_name
+
+# A memory's name, `user:memory`, as messages quote it, and the folder that a store keeps it in.
+_QUOTED = re.compile(r"(['\"])([A-Za-z0-9._@+-]{1,63}:[A-Za-z0-9._@+-]{0,63})\1")
+_FOLDER = re.compile(r"[a-z0-9,_@+-]+;[a-z0-9,_@+-]*=[0-9a-f]+")
 
 
 class JsonFormatter(logging.Formatter):
@@ -20,7 +26,7 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self, names: bool = False) -> None:
         super().__init__()
-        self.shown: Callable[[str], str] = str if names else without_names
+        self.shown: Callable[[str], str] = str if names else redact
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -78,3 +84,14 @@ def log_as_json(names: bool = False) -> None:
     handler.setFormatter(JsonFormatter(names))
     handler.addFilter(FewOfAKind())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def hashed_name(memory: str) -> str:
+    """Return a stand-in that is the same wherever the memory is meant: the start of its name's SHA-256."""
+    return f"memory-{hashlib.sha256(memory.encode()).hexdigest()[:12]}"
+
+
+def redact(text: str) -> str:
+    """Put stand-ins in place of the memories named in a text, be it a message, a path or a traceback."""
+    text = _QUOTED.sub(lambda found: hashed_name(found[2]), text)
+    return _FOLDER.sub(lambda found: hashed_name(to_name(found[0]) or found[0]), text)

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from titans.persistence import MemoryStore, UnknownMemoryError
-from titans.serving.answers import Deleted, Memories
-from titans.serving.answers import Memory as Kept
 from titans.serving.completions import DEFAULT_USER, memory_name
+from titans.serving.idempotency import Expected, check_version
 from titans.serving.openapi import API, KEPT, answers
 from titans.serving.replies import SEPARATOR, describe
-from titans.serving.retries import Expected, check_version
-from titans.serving.schemas import ForkRequest, Name
+from titans.serving.requests import ForkRequest, Name
+from titans.serving.responses import Deleted, Memories
+from titans.serving.responses import Memory as Kept
 from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
@@ -36,7 +36,7 @@ async def list_memories(
     """List a user's memories by name, from the one after `after`."""
     service, tenant = _served(request)
     prefix = f"{user}{SEPARATOR}"
-    with service.place(tenant):
+    with service.slot(tenant):
         found = await service.on_disk(
             service.store.list, tenant, limit=limit + 1, after=prefix + (after or ""), prefix=prefix
         )
@@ -47,7 +47,7 @@ async def list_memories(
 async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Describe a memory."""
     service, tenant = _served(request)
-    with service.place(tenant):
+    with service.slot(tenant):
         info = await service.on_kept(service.store.info, tenant, memory_name(user, memory))
     if info is None:
         raise UnknownMemoryError(f'there is no memory "{memory}" of "{user}"')
@@ -80,7 +80,7 @@ async def reset_memory(user: User, memory: Memory, request: Request, expected: E
 async def export_memory(user: User, memory: Memory, request: Request) -> Response:
     """Download a memory as a state file."""
     service, tenant = _served(request)
-    with service.place(tenant):
+    with service.slot(tenant):
         data = await service.on_kept(service.store.export, tenant, memory_name(user, memory))
     named = {"Content-Disposition": f'attachment; filename="{memory}.safetensors"', "Content-Length": str(len(data))}
     return StreamingResponse(_parts(data), media_type=_FILE, headers=named)
@@ -114,7 +114,7 @@ async def _alone(
     """Call the store while no request of the memory runs, nor of the one that is written `also`."""
     service, tenant = _served(request)
     name = memory_name(user, memory)
-    with service.place(tenant):
+    with service.slot(tenant):
         async with AsyncExitStack() as held:
             for one in sorted({name, also or name}):  # in one order everywhere, so that no two wait for each other
                 await held.enter_async_context(service.locks.hold((tenant, one)))

@@ -19,7 +19,7 @@ _HEADERS = [
 ]
 
 
-class Observed:
+class AccessLog:
     """Adds headers, logs each request and counts it; tells of an error that nothing else expected.
 
     Args:

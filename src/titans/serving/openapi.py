@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from titans.serving.answers import Error
+from titans.serving.responses import Error
 
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 _ERRORS: dict[int, dict[str, Any]] = {

@@ -18,12 +18,11 @@ from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, wr
 from titans.persistence import MemoryInfo, MemoryStore, StateFileError, StoreCounts, StoreError
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError, as_api_error
+from titans.serving.idempotency import check_version
 from titans.serving.jobs import Finished, Job, MemoryReport
-from titans.serving.locks import Locks
+from titans.serving.limits import KeyedLocks, TenantLimit
 from titans.serving.metrics import Metrics
-from titans.serving.places import Places
 from titans.serving.readiness import Readiness
-from titans.serving.retries import check_version
 from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Service:
         store: keeps the memories.
         policy: which tokens a new memory writes unless its request says so.
         gated: the model's calibrated policy; None where it was never calibrated.
-        max_queue: requests of one tenant that may wait for the engine's places; more are refused.
+        max_queue: requests of one tenant that may wait for the engine; more are refused.
         allow_gated: whether requests may write gated, which takes longer. Default true.
         metrics: where to count. Default: for nobody.
     """
@@ -63,9 +62,9 @@ class Service:
             state = engine.model.initial_state(1)
         # In which all memories start. Without a policy every token is written, too, and faster.
         self.fresh: MemoryState = state if policy.write == "always" else policy.start(state)
-        self.places = Places(engine.max_batch + max_queue)
+        self.tenant_limit = TenantLimit(engine.max_batch + max_queue)
         self.draining = False
-        self.locks = Locks()
+        self.locks = KeyedLocks()
         self.tasks: dict[asyncio.Task[None], asyncio.Event] = {}  # with what cancels each
         self.disk = ThreadPoolExecutor(4, "titans-store")
         self.readiness = Readiness(lambda: self.on_disk(store.check))
@@ -136,17 +135,17 @@ class Service:
         """Refuse a request that there is no room for.
 
         Raises:
-            ApiError: 503 while the server stops, 429 while the tenant has all its places taken.
+            ApiError: 503 while the server stops, 429 while the tenant has as many as it may.
         """
         if self.draining:
             raise ApiError(503, "the server is stopping: try again in a moment", "stopping")
-        self.places.check(tenant)
+        self.tenant_limit.check(tenant)
 
     @contextlib.contextmanager
-    def place(self, tenant: str) -> Iterator[None]:
-        """Take one of a tenant's places while the body runs; see `admit`."""
+    def slot(self, tenant: str) -> Iterator[None]:
+        """Count a request of a tenant while the body runs; see `admit`."""
         self.admit(tenant)
-        with self.places.hold(tenant):
+        with self.tenant_limit.hold(tenant):
             yield
 
     async def events(self, tenant: str, job: Job, cancelled: asyncio.Event) -> AsyncGenerator[Piece | Finished, None]:
@@ -165,7 +164,7 @@ class Service:
             Exception: what went wrong, to be told with `as_api_error`.
         """
         self.admit(tenant)
-        self.places.take(tenant)  # until the work has ended, which may be after the client has left
+        self.tenant_limit.acquire(tenant)  # until the work has ended, which may be after the client has left
         queue: asyncio.Queue[Piece | Finished | Exception] = asyncio.Queue()
         task = asyncio.create_task(self._work(tenant, job, queue.put_nowait, cancelled))
         self.tasks[task] = cancelled
@@ -183,7 +182,7 @@ class Service:
 
     def _ended(self, tenant: str, task: asyncio.Task[None]) -> None:
         del self.tasks[task]
-        self.places.free(tenant)
+        self.tenant_limit.release(tenant)
 
     async def _work(
         self, tenant: str, job: Job, tell: Callable[[Piece | Finished | Exception], None], cancelled: asyncio.Event

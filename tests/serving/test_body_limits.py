@@ -10,7 +10,7 @@ import pytest
 from tests.serving.conftest import GREEDY
 from titans.serving import memories
 from titans.serving.app import Limits
-from titans.serving.bodies import Bodies, holds_more
+from titans.serving.body_limits import BodyLimits, holds_more
 
 JSON = {"Content-Type": "application/json"}
 SMALL = Limits(prompt_tokens=1000)  # 6,096 values
@@ -122,7 +122,7 @@ def test_a_body_that_drips_is_given_up():
         sent.append(message)
 
     scope = {"type": "http", "path": "/v1/x", "headers": [(b"content-length", b"900")], "state": {"tenant": "local"}}
-    bodies = Bodies(never, limit=1000, imports=1000, values=10, places=1, seconds=0.1)
+    bodies = BodyLimits(never, limit=1000, imports=1000, values=10, most=1, seconds=0.1)
     asyncio.run(asyncio.wait_for(bodies(scope, drip, send), 5))
     assert sent[0]["status"] == 408
 
@@ -145,7 +145,7 @@ def test_a_tenant_takes_in_so_many_bodies_at_once_and_no_others_are_kept_waiting
         return {"type": "http.request", "body": b"{}"}
 
     async def run():
-        bodies = Bodies(app, limit=1000, imports=1000, values=10, places=2, seconds=0.2)
+        bodies = BodyLimits(app, limit=1000, imports=1000, values=10, most=2, seconds=0.2)
         statuses = []
 
         async def send(message):

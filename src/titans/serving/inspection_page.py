@@ -16,7 +16,7 @@ PAGE = Path(__file__).parent / "page"
 MODULES = ("dom.js", "trace.js", "charts.js", "inspect.js")  # each imports only from those before it
 
 
-def write_picture(path: Path, inspection: Inspection, facts: dict[str, str]) -> None:
+def write_inspection_page(path: Path, inspection: Inspection, facts: dict[str, str]) -> None:
     """Write the page, whole or not at all.
 
     Args:
@@ -24,11 +24,11 @@ def write_picture(path: Path, inspection: Inspection, facts: dict[str, str]) -> 
         inspection: what to show.
         facts: what to say about the run (name to value).
     """
-    atomic.write(path, picture(inspection, facts).encode())
+    atomic.write(path, inspection_page(inspection, facts).encode())
 
 
-def picture(inspection: Inspection, facts: dict[str, str]) -> str:
-    """Build the page: see `write_picture`."""
+def inspection_page(inspection: Inspection, facts: dict[str, str]) -> str:
+    """Build the page: see `write_inspection_page`."""
     style = (PAGE / "style.css").read_text(encoding="utf-8")
     script = _script()
     parts = {

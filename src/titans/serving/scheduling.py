@@ -12,7 +12,7 @@ _TOKENS = 4  # a portion takes at least as long as so many tokens of the answers
 _FEWEST = 16  # tokens of a portion
 
 
-class Waiting:
+class FairQueue:
     """The requests that wait, in a queue for each tenant, so that a long one keeps nobody else waiting."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Waiting:
         return request
 
 
-class Pace:
+class PrefillBudget:
     """How much of the prompts is read in a step, so that long ones do not hold up the others.
 
     Prompts are read in portions of a bounded time. While somebody is answered, the next one comes when the answers have

@@ -11,7 +11,7 @@ from tests.serving.conftest import GREEDY
 from titans.io import atomic
 from titans.persistence import MemoryStore
 from titans.serving import logs
-from titans.serving.pseudonyms import pseudonym, without_names
+from titans.serving.logs import hashed_name, redact
 
 TURN = {**GREEDY, "prompt": "x", "user": "Ann.Smith@example.org", "memory": "diary"}
 NAME = "Ann.Smith@example.org:diary"
@@ -63,7 +63,7 @@ def test_no_user_is_named(client, model, tmp_path, monkeypatch, lines):
     told = lines()
     assert sum('"level": "error"' in line for line in told) >= 3
     assert named(told) == []
-    assert sum(pseudonym(NAME) in line for line in told) >= 3  # still told apart
+    assert sum(hashed_name(NAME) in line for line in told) >= 3  # still told apart
     assert len(named(lines(True))) >= 3  # as --log-names writes them
 
 
@@ -77,13 +77,13 @@ def test_no_user_is_named(client, model, tmp_path, monkeypatch, lines):
     ],
 )
 def test_a_memory_is_the_same_wherever_it_is_named(text, memory):
-    assert pseudonym(memory) in without_names(text)
-    assert memory.split(":")[1] not in without_names(text)
+    assert hashed_name(memory) in redact(text)
+    assert memory.split(":")[1] not in redact(text)
 
 
 @pytest.mark.parametrize("text", ["see http://localhost:8000", "File 'x.py', line 3: a = 'b'", "x=0; y=1", "cuda:0"])
 def test_other_text_stays(text):
-    assert without_names(text) == text
+    assert redact(text) == text
 
 
 def test_the_option(monkeypatch):
@@ -93,6 +93,6 @@ def test_the_option(monkeypatch):
         logs.log_as_json(names)
         logging.getLogger("titans").error("the memory 'ann:notes'")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == [
-        f"the memory {pseudonym('ann:notes')}",
+        f"the memory {hashed_name('ann:notes')}",
         "the memory 'ann:notes'",
     ]

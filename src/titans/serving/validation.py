@@ -30,7 +30,7 @@ _BOUNDS = {
 }
 
 
-def mistake(found: Mapping[str, Any]) -> ApiError:
+def validation_error(found: Mapping[str, Any]) -> ApiError:
     """Tell the first thing that is wrong with a request.
 
     Args:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def application(
+def build_app(
     model: Any,
     tokenizer: Any,
     name: str,

@@ -122,7 +122,7 @@ class Recording:
         return _RECORD_BYTES + sum(_TOKEN_BYTES + len(piece.text) + _TOKEN_BYTES * len(piece.trace) for piece in pieces)
 
 
-class Retries:
+class IdempotentRequests:
     """The recordings of each tenant by their keys, in the memory of this process: a restart forgets them."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.serving.test_engine import Asked
 from titans.models.write_policy import WritePolicy
 from titans.serving.engine import Engine
-from titans.serving.turns import Pace, Waiting
+from titans.serving.scheduling import FairQueue, PrefillBudget
 
 FIXED, EACH = 0.01, 0.002  # seconds of a forward pass, and of each token in it
 
@@ -84,7 +84,7 @@ def test_many_long_prompts_share_the_time_of_one(model, timed):
 
 @pytest.mark.parametrize(("fixed", "each"), [(0.001, 0.0001), (0.01, 0.01), (0.2, 0.001), (0.04, 0.00001)])
 def test_portions_fit_the_time_whatever_a_pass_costs(fixed, each):
-    pace, now, answers = Pace(512), 0.0, 0.0
+    pace, now, answers = PrefillBudget(512), 0.0, 0.0
     for _ in range(2000):
         pace.answered(fixed + each)
         now, answers = now + fixed + each, answers + fixed + each
@@ -101,7 +101,7 @@ def test_portions_fit_the_time_whatever_a_pass_costs(fixed, each):
 
 
 def test_a_flood_of_one_tenant_takes_no_turn_of_another(model):
-    waiting, at_work = Waiting(), Counter()
+    waiting, at_work = FairQueue(), Counter()
     for i in range(30):
         waiting.add(Asked(model, b"x", tenant="flood", seed=i).request)
     for i in range(2):
@@ -116,7 +116,7 @@ def test_a_flood_of_one_tenant_takes_no_turn_of_another(model):
 
 
 def test_turns_go_round_among_tenants_with_as_many_at_work():
-    waiting = Waiting()
+    waiting = FairQueue()
     for name in "aaabbc":
         waiting.add(type("Request", (), {"tenant": name}))
     assert [waiting.take(Counter()).tenant for _ in range(6)] == ["a", "b", "c", "a", "b", "a"]

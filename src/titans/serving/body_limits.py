@@ -11,8 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from titans.serving.errors import ApiError
-from titans.serving.locks import Locks
-from titans.serving.places import Places
+from titans.serving.limits import KeyedLocks, TenantLimit
 
 SECONDS = 60  # in which a body must have come
 _SMALL = 1 << 16  # bytes that are looked through at once, without a thread
@@ -20,7 +19,7 @@ _HEADER_VALUES = 1 << 18  # of a state file: more than those of a thousand layer
 _SIGNS = (b",", b"[", b"{")  # each begins at most one value that is neither the whole text nor a name's
 
 
-class Bodies:
+class BodyLimits:
     """Takes in each body whole, or refuses it, before anything is made of it.
 
     What a body costs must be bounded by its bytes, and a few bytes can ask for a lot: a parser makes an object and a
@@ -31,17 +30,17 @@ class Bodies:
         limit: bytes.
         imports: bytes of a state file.
         values: JSON values of a body.
-        places: bodies of each tenant that are being read.
+        most: bodies of each tenant that are being read.
         seconds: in which a body must have come, and that a state file waits for others. Default 60.
     """
 
     def __init__(
-        self, app: ASGIApp, *, limit: int, imports: int, values: int, places: int, seconds: float = SECONDS
+        self, app: ASGIApp, *, limit: int, imports: int, values: int, most: int, seconds: float = SECONDS
     ) -> None:
         self.app, self.limit, self.imports, self.values = app, limit, imports, values
-        self.places, self.seconds = Places(places), seconds
+        self.tenant_limit, self.seconds = TenantLimit(most), seconds
         self.counting = asyncio.Semaphore(2)  # large bodies looked through at the same time
-        self.moving, self.files = Locks(), asyncio.Semaphore(4)  # state files in memory: one of each tenant
+        self.moving, self.files = KeyedLocks(), asyncio.Semaphore(4)  # state files in memory: one of each tenant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request whose body may be used."""
@@ -68,7 +67,7 @@ class Bodies:
             await self._wait_for_file(tenant, held)
         if int(announced) == 0 and "transfer-encoding" not in headers:
             return b""
-        held.enter_context(self.places.hold(tenant))
+        held.enter_context(self.tenant_limit.hold(tenant))
         try:
             async with asyncio.timeout(self.seconds):
                 body = await _read(receive, limit)

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from tests.serving.conftest import GREEDY
-from titans.serving import retries
+from titans.serving import idempotency
 from titans.serving.errors import ApiError
+from titans.serving.idempotency import Recording
 from titans.serving.jobs import Finished
 from titans.serving.replies import COMPLETION, Reply
-from titans.serving.retries import Recording
 
 CHAT = "/v1/chat/completions"
 TURN = {**GREEDY, "messages": [{"role": "user", "content": "hello"}], "memory": "notes"}
@@ -104,11 +104,11 @@ def test_what_failed_is_done_anew(client):
 
 def test_answers_are_kept_for_a_time_and_up_to_a_size(client, monkeypatch):
     one = client.request("POST", CHAT, **keyed("one")).json()
-    monkeypatch.setattr(retries, "KEPT_BYTES", 1)  # the newest is kept whatever its size
+    monkeypatch.setattr(idempotency, "KEPT_BYTES", 1)  # the newest is kept whatever its size
     two = client.request("POST", CHAT, **keyed("two")).json()
     assert client.request("POST", CHAT, **keyed("two")).json() == two
     assert client.request("POST", CHAT, **keyed("one")).json()["id"] != one["id"]
-    monkeypatch.setattr(retries, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(idempotency, "KEPT_SECONDS", 0)
     assert client.request("POST", CHAT, **keyed("two")).json()["id"] != two["id"]
 
 
@@ -134,8 +134,8 @@ def test_answers_of_nothing_are_of_a_size_and_measured_once(monkeypatch):
     measured = []
     size = Recording.size
     monkeypatch.setattr(Recording, "size", lambda self: measured.append(self) or size(self))
-    monkeypatch.setattr(retries, "KEPT_BYTES", 100 * 4096 + 1)
-    kept = retries.Retries()
+    monkeypatch.setattr(idempotency, "KEPT_BYTES", 100 * 4096 + 1)
+    kept = idempotency.IdempotentRequests()
     asyncio.run(recorded(kept, 1000))
     found = [i for i in range(1000) if kept.find("local", f"key {i}", "mark")]
     assert found == list(range(900, 1000))  # the newest
@@ -144,17 +144,17 @@ def test_answers_of_nothing_are_of_a_size_and_measured_once(monkeypatch):
 
 
 def test_failures_are_not_kept():
-    kept = retries.Retries()
+    kept = idempotency.IdempotentRequests()
     asyncio.run(recorded(kept, 10, ApiError(429, "later")))
     assert not kept._kept["local"].ended
     assert kept._kept["local"].bytes == 0
 
 
 def test_what_runs_is_not_forgotten(monkeypatch):
-    monkeypatch.setattr(retries, "KEPT_BYTES", 1)
+    monkeypatch.setattr(idempotency, "KEPT_BYTES", 1)
 
     async def run():
-        kept, go = retries.Retries(), asyncio.Event()
+        kept, go = idempotency.IdempotentRequests(), asyncio.Event()
         slow = kept.record("local", "slow", "mark", Reply(COMPLETION, "tiny"), nothing(go))
         await recorded(kept, 3)
         assert [kept.find("local", key, "mark") is not None for key in ("slow", "key 1", "key 2")] == [
@@ -173,7 +173,7 @@ def test_looking_costs_the_same_however_many_are_kept():
     """Counted in lines that run."""
 
     def lines(count):
-        kept, ran = retries.Retries(), []
+        kept, ran = idempotency.IdempotentRequests(), []
         asyncio.run(recorded(kept, count))
         before = sys.gettrace()
 
