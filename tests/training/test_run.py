@@ -195,6 +195,35 @@ def test_changed_data_is_refused(make_recipe, tmp_path):
         run(recipe)
 
 
+def test_a_recipe_can_ask_for_a_price_pieces_and_closed_gates(finished, make_recipe, shared_corpus):
+    """The price counts from the middle of the training on, pieces change gradients, closed gates evaluation alone."""
+    evaluation = str(shared_corpus / "a.txt")
+    plain, priced, pieces, closed = (
+        run(make_recipe(name, data__evaluation=evaluation, training__save_steps=8, **changes))
+        for name, changes in {
+            "plain": {},
+            "priced": {"training__write_cost": 2.0},
+            "pieces": {"training__piece_length": 5},
+            "closed": {"model__memory_gate_floor": 0.9},
+        }.items()
+    )
+    assert [priced.losses[step] == plain.losses[step] for step in (1, 2, 3, 4)] == [True] * 4
+    assert priced.losses[5] > plain.losses[5] + 1.0
+    assert pieces.losses[1] == pytest.approx(plain.losses[1], rel=1e-5)
+    assert pieces.losses[8] != plain.losses[8]
+    assert closed.losses == plain.losses == finished.losses
+    assert closed.evaluations[8] != plain.evaluations[8]
+
+
+def test_resuming_with_a_price_and_pieces_equals_uninterrupted(make_recipe):
+    changes = {"training__write_cost": 2.0, "training__piece_length": 5}
+    whole, other = (run(make_recipe(name, **changes)) for name in ("whole", "other"))
+    shutil.rmtree(other.folder / "checkpoint-8")
+    resumed = run(make_recipe("other", **changes))
+    assert resumed.losses == whole.losses
+    assert_same(whole.folder, resumed.folder)
+
+
 def test_evaluation_runs_with_every_checkpoint(make_recipe, shared_corpus):
     result = run(make_recipe(data__evaluation=str(shared_corpus / "a.txt")))
     assert sorted(result.evaluations) == [3, 6, 8]
@@ -234,6 +263,8 @@ def test_what_cannot_work_is_one_sentence(make_recipe, changes, message):
         ("learning_rate", float("nan"), "learning_rate is nan"),
         ("dataloader_num_workers", -1, "dataloader_num_workers is -1"),
         ("weight_decay", -0.1, "weight_decay is -0.1"),
+        ("write_cost", -1.0, "training.write_cost is -1.0, expected 0 or more"),
+        ("piece_length", 0, "training.piece_length is 0, expected at least 1"),
         ("adam_beta1", 2.0, r"cannot go on \(Invalid beta parameter"),
         ("report_to", "comet_ml", "training cannot be set up as the training section says: .*comet"),
     ],

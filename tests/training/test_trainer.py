@@ -6,11 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from transformers import TrainingArguments
+from transformers import Trainer
 
 from titans import TitansConfig, TitansForCausalLM
 from titans.data import PieceDataset, TokenStore
 from titans.errors import TitansError
+from titans.training.arguments import StreamTrainingArguments
 from titans.training.checkpoints import load_state, save_state
 from titans.training.trainer import StreamTrainer
 
@@ -50,7 +51,7 @@ def make_trainer(model, dataset, folder, evaluation=None, **options):
         "use_cpu": True,
         "save_strategy": "no",
     }
-    return StreamTrainer(model, TrainingArguments(**arguments | options), dataset, evaluation)
+    return StreamTrainer(model, StreamTrainingArguments(**arguments | options), dataset, evaluation)
 
 
 def whole_document_losses(model, store, dataset):
@@ -111,7 +112,7 @@ def test_gradient_is_truncated_and_reaches_the_initial_memory(tmp_path):
     model, store = make_model(), make_store((50,))
     dataset = PieceDataset(store, 8, 1, carry_state=True)
     trainer = make_trainer(model, dataset, tmp_path, max_steps=1)
-    first, second = (trainer._prepare_inputs(dataset[step]) for step in range(2))
+    first, second = (dataset[step] for step in range(2))
     trainer.compute_loss(model.train(), first, num_items_in_batch=8)
     assert not any(tensor.requires_grad for tensor in trainer.carried.tensors())
     carried = trainer.carried
@@ -181,12 +182,12 @@ def test_state_survives_saving(variant, tmp_path):
     mixed = model.initial_state(3).detach().where(torch.tensor([True, False, True]), state)
     for i, saved in enumerate((state, mixed)):
         save_state(tmp_path / f"{i}.safetensors", saved)
-        loaded = load_state(
-            tmp_path / f"{i}.safetensors", model.initial_state(3), torch.device("cpu", 0)
-        )  # as accelerate calls it
+        loaded = load_state(tmp_path / f"{i}.safetensors", model, 3)
         with torch.no_grad():
             assert torch.equal(model(ids, cache=loaded).logits, model(ids, cache=saved).logits)
-    assert all(key.isdigit() for key in load_file(tmp_path / "0.safetensors"))
+    with pytest.raises(TitansError, match=r"is not one of 2 rows"):
+        load_state(tmp_path / "0.safetensors", model, 2)
+    assert any("layers.0.0" in key for key in load_file(tmp_path / "0.safetensors"))
 
 
 def test_the_last_whole_checkpoint_is_found_with_its_memory(tmp_path):
@@ -219,20 +220,25 @@ def test_another_order_of_the_data_is_refused(tmp_path, changes, name):
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
-def test_the_processes_of_a_checkpoint_without_a_noted_order_are_counted(tmp_path):
-    """Older versions noted none, but each of several processes left files of its own."""
+def test_a_checkpoint_that_does_not_tell_its_order_is_refused(tmp_path):
     dataset, options = PieceDataset(make_store(), 6, 2, carry_state=True), {"save_strategy": "steps", "save_steps": 1}
     make_trainer(make_model("swa"), dataset, tmp_path, max_steps=1, **options).train()
     checkpoint = tmp_path / "checkpoint-1"
     (checkpoint / "data_order.json").unlink()
     longer = make_trainer(make_model("swa"), dataset, tmp_path, max_steps=2, **options)
-    longer.train(resume_from_checkpoint=str(checkpoint))
-    assert longer.state.global_step == 2
-    for name in ("rng_state_{}.pth", "memory_state_{}.safetensors"):
-        files = [checkpoint / name.format(process) for process in (0, 1)]
-        for path in files:
-            path.touch()
-        with pytest.raises(TitansError, match=r"another order \(processes was 2, now it is 1\) and cannot be resumed"):
-            longer.train(resume_from_checkpoint=str(checkpoint))
-        for path in files:
-            path.unlink()
+    with pytest.raises(TitansError, match=r"does not say in which order it read its data: choose another"):
+        longer.train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_only_documented_methods_of_trainer_are_overridden():
+    overridden = [name for name in vars(StreamTrainer) if hasattr(Trainer, name) and not name.startswith("__")]
+    assert sorted(overridden) == [
+        "compute_loss",
+        "get_batch_samples",
+        "get_eval_dataloader",
+        "get_train_dataloader",
+        "prediction_step",
+        "save_model",
+        "train",
+        "training_step",
+    ]

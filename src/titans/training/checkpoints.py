@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch.utils import _pytree as pytree
 
 from titans.errors import TitansError
 from titans.io import atomic
-from titans.ops.state import State, level
+from titans.models.memory_state import MemoryState
+from titans.persistence.fingerprint import base
+from titans.persistence.tree import flatten, unflatten
 
 _MANIFEST = "complete.json"
 _ORDER = "data_order.json"
@@ -70,14 +71,16 @@ def check_order(checkpoint: Path, order: Mapping[str, Any]) -> None:
     """Refuse to go on where steps would read other pieces than the checkpoint's training: some twice, others never.
 
     Args:
-        checkpoint: the folder; of one that an older version wrote, only the number of processes is known.
+        checkpoint: the folder.
         order: of the training that is to go on.
 
     Raises:
-        TitansError: the order is another one.
+        TitansError: the order is another one, or not known, as of checkpoints of older versions.
     """
     path = checkpoint / _ORDER
-    before = json.loads(path.read_text()) if path.exists() else {"processes": _processes(checkpoint)}
+    if not path.exists():
+        raise TitansError(f"{checkpoint} does not say in which order it read its data: {ELSEWHERE}")
+    before = json.loads(path.read_text())
     for name, value in before.items():
         if order.get(name) != value:
             raise TitansError(
@@ -86,58 +89,52 @@ def check_order(checkpoint: Path, order: Mapping[str, Any]) -> None:
             )
 
 
-def save_state(path: Path, state: State) -> None:
+def state_path(checkpoint: Path, process: int) -> Path:
+    """Return where a checkpoint holds the memory state of a process, counted from 0."""
+    return checkpoint / f"memory_state_{process}.safetensors"
+
+
+def save_state(path: Path, state: MemoryState) -> None:
     """Write a state as safetensors: tensors by their place in the tree, integers in the metadata.
 
     Args:
         path: the file.
         state: the state.
     """
-    leaves = dict(enumerate(pytree.tree_leaves(state)))
+    entries = dict(flatten(state))
     tensors = {
-        str(i): leaf.detach().clone().contiguous() for i, leaf in leaves.items() if isinstance(leaf, torch.Tensor)
+        name: x.detach().clone(memory_format=torch.contiguous_format)
+        for name, x in entries.items()
+        if isinstance(x, torch.Tensor)
     }
-    rest = {str(i): leaf for i, leaf in leaves.items() if not isinstance(leaf, torch.Tensor)}
-    save_file(tensors, path, metadata={"rest": json.dumps(rest)})
+    integers = {name: x for name, x in entries.items() if not isinstance(x, torch.Tensor)}
+    save_file(tensors, path, metadata={"integers": json.dumps(integers)})
 
 
-def load_state(path: Path, like: State, device: torch.device) -> State:
+def load_state(path: Path, model: Any, rows: int) -> MemoryState:
     """Read a state that `save_state` wrote.
 
     Args:
         path: the file.
-        like: a state of the same model and number of rows.
-        device: where the tensors go.
+        model: the language model that the state belongs to.
+        rows: of its batches.
 
     Returns:
-        The state.
+        The state, on the model's device.
 
     Raises:
         TitansError: the file is damaged or belongs to a state of other shapes.
     """
-    expected, spec = pytree.tree_flatten(like)
-    leaves: list[Any] = [None] * len(expected)
     try:
-        with safe_open(path, framework="pt") as file:  # on the CPU: safetensors does not know every device's name
-            for i, leaf in json.loads(file.metadata()["rest"]).items():
-                leaves[int(i)] = leaf
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                leaves[int(key)] = file.get_tensor(key)
-    except (SafetensorError, IndexError, KeyError, ValueError) as error:
+        with safe_open(path, framework="pt") as file:
+            entries = json.loads(file.metadata()["integers"])
+            entries |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        state = unflatten(entries, base(model))
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise TitansError(f"the memory state {path} does not belong to this model or is damaged ({error})") from error
-    state: State = pytree.tree_unflatten(leaves, spec).to(device)
-    for leaf, other in zip(*(pytree.tree_leaves(x) for x in level([state, like])), strict=True):
-        if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor) and leaf.shape != other.shape:
-            raise TitansError(
-                f"the memory state {path} holds a tensor {tuple(leaf.shape)} where this model and batch size "
-                f"need {tuple(other.shape)}"
-            )
-    return state
-
-
-def _processes(checkpoint: Path) -> int:
-    """Count the processes that wrote a checkpoint: several write random numbers each, and each a carried memory."""
-    return max(1, *(len(list(checkpoint.glob(f"{name}_*"))) for name in ("rng_state", "memory_state")))
+    if any(len(x) != rows for x in state.tensors()):
+        raise TitansError(f"the memory state {path} is not one of {rows} rows, as batches have now")
+    return state.to(model.device)
 
 
 _STEP = re.compile(r"checkpoint-(\d+)")

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -146,6 +146,26 @@ def split(batch: Mapping[str, Any], piece_length: int | None) -> list[dict[str, 
         }
         for start in range(0, length, piece_length)
     ]
+
+
+def resumed(batch: Mapping[str, Any], carried: Any, initial_state: Callable[[int], Any]) -> dict[str, Any]:
+    """Replace a batch's marks by the state that the model starts from.
+
+    Args:
+        batch: as a `PieceDataset` gives it: `streamed`, whether it goes on with streams, and `reset` `[B]`, the rows
+            that start anew; the rest is for the model.
+        carried: the state that the last streamed batch left; None where there was none.
+        initial_state: makes the state before the first token of so many streams.
+
+    Returns:
+        What to call the model with, labels left out.
+    """
+    inputs = {key: value for key, value in batch.items() if key not in ("reset", "streamed", "labels")}
+    inputs["use_cache"] = batch["streamed"]
+    reset: Tensor = batch["reset"]
+    if batch["streamed"] and carried is not None and not reset.all():
+        inputs["cache"] = initial_state(len(reset)).where(reset, carried) if reset.any() else carried
+    return inputs
 
 
 def is_titans(model: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +44,8 @@ class Recipe:
         data: what to read.
         tokenizer: "bytes", or a tokenizer's path or hub id. Default "bytes"; a pretrained model's own if it
             has one.
-        training: `transformers.TrainingArguments` fields.
+        training: `StreamTrainingArguments` fields: those of `transformers.TrainingArguments`, `write_cost` and
+            `piece_length`.
     """
 
     model: Mapping[str, Any] | str
@@ -149,7 +149,7 @@ def _model_fields() -> tuple[list[str], Mapping[str, Any]]:
 
 
 def _training_fields() -> tuple[list[str], Mapping[str, Any]]:
-    from transformers import TrainingArguments
+    from titans.training.arguments import StreamTrainingArguments
 
-    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
-    return names, inspect.get_annotations(TrainingArguments, eval_str=True)
+    names = [field.name for field in dataclasses.fields(StreamTrainingArguments) if field.init]
+    return names, typing.get_type_hints(StreamTrainingArguments)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedModel, ProgressCallback, TrainerState, TrainingArguments, set_seed
+from transformers import PreTrainedModel, ProgressCallback, TrainerState, set_seed
 
 from titans.data.corpora import local_files
 from titans.data.packing import PieceDataset
@@ -23,6 +23,7 @@ from titans.io import atomic
 from titans.io.yaml import format_yaml, parse_yaml
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
+from titans.training.arguments import StreamTrainingArguments
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
 from titans.training.checkpoints import ELSEWHERE, last_intact_checkpoint
 from titans.training.pretrained import load_config, load_model
@@ -117,7 +118,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     return TrainingResult(folder, state.global_step, losses, evaluations)
 
 
-def training_arguments(recipe: Recipe) -> TrainingArguments:
+def training_arguments(recipe: Recipe) -> StreamTrainingArguments:
     """Complete the training section with defaults that fit this machine.
 
     Args:
@@ -145,13 +146,17 @@ def training_arguments(recipe: Recipe) -> TrainingArguments:
         "ddp_find_unused_parameters": recipe.data.carry_state,
     }
     try:
-        args = TrainingArguments(**(defaults | section))
+        args = StreamTrainingArguments(**(defaults | section))
     except (TypeError, ValueError, ImportError) as error:
         raise TitansError(f"the training section does not work: {first_line(error)}") from error
     for name, least in _LEAST_TRAINING.items():
         value = getattr(args, name)
         if value is not None and not value >= least:  # NaN is no less than anything
             raise TitansError(f"training.{name} is {value}, expected at least {least}")
+    try:
+        _ = args.objective
+    except TitansError as error:
+        raise TitansError(f"training.{error}") from None
     for name in ("seed", "data_seed"):
         value = getattr(args, name)
         if value is not None and not 0 <= value < _SEEDS:
@@ -198,7 +203,7 @@ def _load_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
 
 
 def _datasets(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: TrainingArguments, *, resuming: bool
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: StreamTrainingArguments, *, resuming: bool
 ) -> tuple[PieceDataset, PieceDataset | None]:
     def pieces(name: str, rows: int, max_tokens: int | None) -> PieceDataset:
         store = build_store(

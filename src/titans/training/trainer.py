@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
+from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainerCallback
+from transformers.trainer_utils import rotate_checkpoints
 
 from titans.data.packing import IGNORED, PieceDataset
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
+from titans.training.arguments import StreamTrainingArguments
 from titans.training.checkpoints import (
     check_order,
     last_intact_checkpoint,
@@ -26,8 +28,10 @@ from titans.training.checkpoints import (
     save_order,
     save_state,
     seal,
+    state_path,
     unseal,
 )
+from titans.training.objective import Objective, logits_at, resumed, split
 
 
 class StreamTrainer(Trainer):
@@ -48,29 +52,38 @@ class StreamTrainer(Trainer):
         train_dataset: the pieces to train on.
         eval_dataset: the pieces to evaluate on. Default: none.
         **kwargs: passed to `transformers.Trainer`.
+
+    Attributes:
+        carried: the state that the last streamed step left; None before the first.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        args: TrainingArguments,
+        args: StreamTrainingArguments,
         train_dataset: PieceDataset,
         eval_dataset: PieceDataset | None = None,
         **kwargs: Any,
     ) -> None:
-        args._n_gpu = min(args.n_gpu, 1)  # a state cannot be scattered over devices
-        args.remove_unused_columns = False
+        args._n_gpu = min(args.n_gpu, 1)  # as transformers sets it itself: a state cannot be scattered over devices
+        args.remove_unused_columns = args.batch_eval_metrics = False
+        checkpoints = _Checkpoints(self, args.save_total_limit)
+        args.save_total_limit = None  # older ones are deleted by that
+        self.objective: Objective = args.objective
+        self.carried: MemoryState | None = None
+        self._evaluated: MemoryState | None = None
+        self._order = _EpochOrder(train_dataset)
         super().__init__(
             model=model,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
-            compute_loss_func=functools.partial(_mean_loss, label_smoothing=args.label_smoothing_factor),
+            compute_metrics=_mean_loss,
             **kwargs,
         )
-        self.carried: MemoryState | None = None
-        self._order = _EpochOrder(train_dataset)
+        self.loss_is_scaled_for_ga = True
         self.add_callback(_SetEpoch(self._order))
+        self.add_callback(checkpoints)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Load the batches, which the dataset has put together for this process already."""
@@ -95,10 +108,8 @@ class StreamTrainer(Trainer):
 
     def total_steps(self) -> int:
         """Count the optimizer steps of the whole training."""
-        if self.args.max_steps > 0:
-            return self.args.max_steps
-        per_epoch = math.ceil(self._order.steps / self.args.gradient_accumulation_steps)
-        return math.ceil(self.args.num_train_epochs * per_epoch)
+        steps: int = self.set_initial_training_values(self.args, self.get_train_dataloader())[-1]
+        return steps
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -110,6 +121,22 @@ class StreamTrainer(Trainer):
             count = self.accelerator.gather(count).sum()
         return samples, count
 
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Train on one micro-batch, piece by piece; processes add up their gradients after the last."""
+        pieces = split(inputs, self.objective.piece_length)
+        if len(pieces) == 1:
+            return super().training_step(model, inputs, num_items_in_batch)
+        left, losses = self.carried, []
+        for number, piece in enumerate(pieces, start=1):
+            piece["streamed"], piece["reset"] = True, piece["reset"] & (number == 1)
+            with nullcontext() if number == len(pieces) else self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, piece, num_items_in_batch))
+        if not inputs["streamed"]:
+            self.carried = left
+        return torch.stack(losses).sum()
+
     def compute_loss(
         self,
         model: torch.nn.Module,
@@ -117,58 +144,45 @@ class StreamTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Sum the loss over the targets, divided by their number in the whole optimizer step.
+        """Sum the loss over the targets, divided by their number in the whole optimizer step, and the price of writing.
 
         The memory goes on from the last streamed step.
         """
-        inputs = self._continue(inputs, self.carried)
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if inputs["use_cache"]:
-            self.carried = outputs.cache.detach()
-        return (loss, outputs) if return_outputs else loss
+        assert num_items_in_batch is not None  # see get_batch_samples
+        terms = self.objective.terms(
+            model,
+            resumed(inputs, self.carried, self._initial_state),
+            inputs["labels"],
+            targets=num_items_in_batch,
+            tokens=num_items_in_batch,  # the dataset asks for the token after each
+            done=(self.state.global_step + 1) / max(self.state.max_steps, 1),
+        )
+        if inputs["streamed"]:
+            self.carried = terms.output.cache.detach()
+        loss = terms.loss + terms.price
+        if self.args.average_tokens_across_devices:
+            loss = (
+                loss * self.accelerator.num_processes
+            )  # their gradients are averaged, and the targets are those of all
+        return (loss, terms.output) if return_outputs else loss
 
-    def _continue(self, batch: dict[str, Any], carried: MemoryState | None) -> dict[str, Any]:
-        """Replace the batch's marks by the state that the model is to start from."""
-        inputs = {key: value for key, value in batch.items() if key not in ("reset", "streamed")}
-        inputs["use_cache"] = batch["streamed"]
-        reset: Tensor = batch["reset"]
-        if batch["streamed"] and carried is not None and not reset.all():
-            fresh = self.accelerator.unwrap_model(self.model).initial_state(len(reset)) if reset.any() else carried
-            inputs["cache"] = fresh.where(reset, carried)
-        return inputs
-
-    def evaluation_loop(
+    def prediction_step(
         self,
-        dataloader: DataLoader[Any],
-        description: str,
-        prediction_loss_only: bool | None = None,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Measure the mean loss per token, the memory fresh at the start and carried within each document."""
-        model: Any = self.model
-        model.eval()
-        self.callback_handler.eval_dataloader = dataloader
-        carried: MemoryState | None = None
-        sums = torch.zeros(3, dtype=torch.float64, device=self.args.device)  # nats, tokens, pieces
-        for batch in dataloader:
-            inputs = self._continue(self._prepare_inputs(batch), carried)
-            labels = inputs.pop("labels")
-            with torch.no_grad():
-                outputs = model(**inputs)
-                if inputs["use_cache"]:
-                    carried = outputs.cache
-                predicted = labels != IGNORED
-                nats = _sum_loss(outputs.logits, labels).double()
-                sums += torch.stack([nats, predicted.sum().double(), predicted.any(1).sum().double()])
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        total, tokens, pieces = self.accelerator.reduce(sums, "sum").tolist()
-        loss = total / tokens
-        metrics = {
-            f"{metric_key_prefix}_loss": loss,
-            f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700)),
-        }
-        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=int(pieces))
+    ) -> tuple[None, Tensor, Tensor]:
+        """Return the loss of each row in nats, and its targets; the memory is carried within each document."""
+        batch = send_to_device(inputs, self.args.device)
+        labels, asked = batch["labels"], batch["labels"] != IGNORED
+        with torch.no_grad():
+            start = resumed(batch, self._evaluated, self._initial_state)
+            logits, output = logits_at(model, asked, **start)
+            nats = F.cross_entropy(logits, labels[asked], reduction="none")
+        if batch["streamed"]:
+            self._evaluated = output.cache
+        return None, torch.zeros(asked.shape, device=nats.device).masked_scatter(asked, nats).sum(1), asked.sum(1)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train, with the memory as the checkpoint left it.
@@ -190,61 +204,53 @@ class StreamTrainer(Trainer):
         elif resume_from_checkpoint:
             checkpoint = Path(resume_from_checkpoint)
         if checkpoint is not None:
-            check_order(checkpoint, self._data_order())
-            path = self._state_file(checkpoint)
+            check_order(checkpoint, self.data_order())
+            path = state_path(checkpoint, self.args.process_index)
             if path.exists():
-                rows = self.args.per_device_train_batch_size
-                like = self.accelerator.unwrap_model(self.model).initial_state(rows)
-                self.carried = cast(MemoryState, load_state(path, like, self.args.device))
+                model, rows = self.accelerator.unwrap_model(self.model), self.args.per_device_train_batch_size
+                self.carried = load_state(path, model, rows)
         return super().train(None if checkpoint is None else str(checkpoint), *args, **kwargs)
 
-    def _data_order(self) -> dict[str, int]:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the model; a checkpoint that is written again is not whole until the end."""
+        unseal(Path(output_dir or str(self.args.output_dir)))
+        super().save_model(output_dir, _internal_call)
+
+    def data_order(self) -> dict[str, int]:
+        """Return what decides which pieces each step reads."""
         steps = {"gradient_accumulation_steps": self.args.gradient_accumulation_steps}
         return cast(PieceDataset, self.train_dataset).order | steps
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Be silent about tied weights, which a checkpoint rightly lacks."""
-        model: Any = self.model
-        missing = [key for key in load_result.missing_keys if key not in model.all_tied_weights_keys]
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+    def _initial_state(self, rows: int) -> MemoryState:
+        state: MemoryState = self.accelerator.unwrap_model(self.model).initial_state(rows)
+        return state
 
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        output_dir = str(self.args.output_dir)
-        checkpoint = Path(output_dir, f"checkpoint-{self.state.global_step}")
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        unseal(checkpoint)
-        if self.carried is None:
-            self._state_file(checkpoint).unlink(missing_ok=True)
+
+class _Checkpoints(TrainerCallback):
+    """Completes each checkpoint, seals it, and only then deletes older ones."""
+
+    def __init__(self, trainer: StreamTrainer, limit: int | None) -> None:
+        self.trainer, self.limit = trainer, limit
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checkpoint, carried = Path(args.output_dir, f"checkpoint-{state.global_step}"), self.trainer.carried
+        path = state_path(checkpoint, args.process_index)
+        if carried is None:
+            path.unlink(missing_ok=True)
         else:
-            save_state(self._state_file(checkpoint), self.carried)
-        if self.args.should_save:
-            save_order(checkpoint, self._data_order())
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
+            save_state(path, carried)
+        if args.should_save:
+            save_order(checkpoint, self.trainer.data_order())
+        self.trainer.accelerator.wait_for_everyone()
+        if args.should_save:
             seal(checkpoint)
-            rotate_checkpoints(output_dir, limit, self.state.best_model_checkpoint)
-
-    def _state_file(self, checkpoint: Path) -> Path:
-        return checkpoint / f"memory_state_{self.args.process_index}.safetensors"
+            rotate_checkpoints(args.output_dir, self.limit, state.best_model_checkpoint)
 
 
-def _mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int, label_smoothing: float) -> Tensor:
-    return _sum_loss(outputs.logits, labels, label_smoothing) / num_items_in_batch
-
-
-def _sum_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    return F.cross_entropy(
-        logits.flatten(0, 1).float(),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
+def _mean_loss(rows: EvalPrediction) -> dict[str, float]:
+    """Divide the sum of all rows' losses by that of their targets."""
+    loss = float(np.sum(rows.predictions, dtype=np.float64) / np.sum(rows.label_ids, dtype=np.float64))
+    return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
 
 
 def _only(items: list[Any]) -> Any:
