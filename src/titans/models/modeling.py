@@ -139,6 +139,7 @@ class TitansForCausalLM(TitansPreTrainedModel, StreamingGeneration, GenerationMi
         self.model = TitansModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
+        self._keys_to_ignore_on_save = list(self.all_tied_weights_keys)  # which Trainer then does not miss on loading
 
     @gathers
     def initial_state(self, batch_size: int) -> MemoryState:
