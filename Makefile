@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-quick lint format clean FORCE
+.PHONY: help demo docs test test-slow bench bench-quick lint format clean FORCE
 
 help: ## Show this help
 	@echo "Titans: language models that learn to memorize at test time."
@@ -35,6 +35,9 @@ help: ## Show this help
 
 demo: $(STAMP) ## Train a small Titans model on real text and write demo-report/ (QUICK=1, DATA=path)
 	$(VENV)/bin/titans demo $(if $(filter-out 0,$(QUICK)),--quick) $(if $(DATA),--data "$(DATA)") --out demo-report
+
+docs: $(STAMP) ## Build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build
 
 test: $(STAMP) ## Run the test suite, without the slow tests
 	OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2
@@ -58,7 +61,7 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(VENV_PYTHON) -m ruff format .
 
 clean: ## Remove .venv, caches, build outputs and demo-report/
-	rm -rf $(VENV) build dist demo-report bench-report benchmarks/.peers .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site demo-report bench-report benchmarks/.peers .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Time stamps do not show an unfinished set-up, a folder that has moved, an interpreter that is gone, or
