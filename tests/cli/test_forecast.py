@@ -12,7 +12,7 @@ from titans.forecasting import forecast_report
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(forecast_report, "IN_MINUTES", {"windows": 1, "epochs": 1})
+    monkeypatch.setattr(forecast_report, "IN_MINUTES", {"train_windows": 1, "epochs": 1})
 
 
 def rows(count, value=lambda i: f"{math.sin(i / 4):.4f},{i % 7}"):

@@ -31,7 +31,7 @@ def table(channels=3, steps=150, index=None):
 @pytest.fixture(scope="module", autouse=True)
 def quick():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecast_report, "IN_MINUTES", {"windows": 1, "epochs": 1})
+        patch.setattr(forecast_report, "IN_MINUTES", {"train_windows": 1, "epochs": 1})
         yield
 
 
@@ -62,12 +62,17 @@ class Checker(HTMLParser):
 
 
 def test_scores_are_those_of_the_forecasts(report):
-    frame = report.backtest.forecasts
+    frame = report.backtest
     assert frame["cutoff"].nunique() == 5  # a fifth of 150 rows
     one = frame[frame["unique_id"] == "c1"]
     assert (one["y"].to_numpy() == report.table.frame["c1"].to_numpy()[-30:]).all()
     expected = tuple((one[model] - one["y"]).abs().mean() for model in ("TitansForecaster", "SeasonalNaive"))
     assert report.score("c1", "mae") == pytest.approx(expected)
+    history = report.table.frame["c1"].to_numpy()[:-30]
+    scale = np.abs(history[24:] - history[:-24]).mean()  # of the last day again, hour by hour
+    assert report.score("c1", "mase") == pytest.approx(tuple(error / scale for error in expected))
+    inside = frame["y"].between(frame["TitansForecaster-lo-80"], frame["TitansForecaster-hi-80"])
+    assert report.coverage == {"80": pytest.approx(inside.mean())}
     mean = np.mean([report.score(f"c{i}", "mase") for i in range(3)], 0)
     assert report.mase == pytest.approx(tuple(mean))
     assert list(report.forecast["ds"].unique()) == list(pd.date_range("2020-01-07 06:00", periods=HORIZON, freq="h"))
@@ -76,10 +81,10 @@ def test_scores_are_those_of_the_forecasts(report):
 def test_the_end_does_not_leak_into_its_forecasts(report):
     changed = table()
     changed.frame.iloc[-30:] += 100.0
-    other = forecast_table(changed, HORIZON).backtest.forecasts
-    first = report.backtest.forecasts["cutoff"] == report.backtest.forecasts["cutoff"].min()
+    other = forecast_table(changed, HORIZON).backtest
+    first = report.backtest["cutoff"] == report.backtest["cutoff"].min()
     columns = ["TitansForecaster", "TitansForecaster-lo-80", "SeasonalNaive"]
-    assert (report.backtest.forecasts[first][columns] == other[first][columns]).all(axis=None)
+    assert (report.backtest[first][columns] == other[first][columns]).all(axis=None)
 
 
 def test_verdict_either_way(report):
@@ -90,9 +95,8 @@ def test_verdict_either_way(report):
     assert f"{abs(1 - ours / naive):.1%} {word} than that of seasonal-naive" in first
     assert f"({ours:.3f}" in first.replace("scaled: ", "")
     assert f"smaller in {better} of 3 channels" in first
-    rows = report.backtest.by_series
-    swapped = rows.assign(model=rows["model"].map({"TitansForecaster": "SeasonalNaive"}).fillna("TitansForecaster"))
-    turned = dataclasses.replace(report, backtest=dataclasses.replace(report.backtest, by_series=swapped))
+    swapped = {"TitansForecaster": "SeasonalNaive", "SeasonalNaive": "TitansForecaster"}
+    turned = dataclasses.replace(report, scores=report.scores.rename(columns=swapped))
     says = ["Seasonal-naive is better" in " ".join(sentences) for sentences in (others, turned.verdict())]
     assert says == [ours >= naive, ours < naive]
     assert ("verdict naive" in forecast_page.page(turned, "x")) != ("verdict naive" in forecast_page.page(report, "x"))
@@ -107,8 +111,7 @@ def test_page(report):
     assert "<h1>Forecast of &lt;file&gt;.csv</h1>" in page
     assert "a note with &lt;b&gt;" in page
     assert page.count("<svg ") == 3
-    for colour in forecast_page.VARIABLES:
-        assert colour not in page
+    assert not re.search(r"<svg.*#(?!000|fff)[0-9a-f]{6}.*</svg>", page)  # colours are the page's
     cells = re.findall(r"<td>c1</td>" + r"<td>([^<]*)</td>" * 5, page)[0]
     mae, naive = report.score("c1", "mae")
     scaled = [forecast_page.number(value) for value in report.score("c1", "mase")]
@@ -153,7 +156,7 @@ def test_columns_and_refusals():
         TitansError, match="there are 15 steps of time, but a forecast of 6 and its back-test need at least 16"
     ):
         forecast_table(table(steps=15), HORIZON)
-    assert forecast_table(table(steps=16), HORIZON).backtest.forecasts["cutoff"].nunique() == 1
+    assert forecast_table(table(steps=16), HORIZON).backtest["cutoff"].nunique() == 1
     with pytest.raises(TitansError, match="variant='x' is unknown"):
         forecast_table(table(), HORIZON, variant="x")
 
@@ -180,7 +183,7 @@ def test_targets(tmp_path):
 
 @pytest.mark.parametrize(("steps", "context_length", "expected"), [(40, None, 6), (40, 5, 5), (20, None, 4)])
 def test_windows_shorter_than_the_usual_patch(monkeypatch, steps, context_length, expected):
-    settings = {"windows": 1, "epochs": 1, "patch_length": 16, "patch_stride": 16}
+    settings = {"train_windows": 1, "epochs": 1, "patch_length": 16, "patch_stride": 16}
     assert settings.items() <= (IN_MINUTES | {"epochs": 1}).items()
     monkeypatch.setattr(forecast_report, "IN_MINUTES", settings)
     found = forecast_table(table(1, steps, pd.RangeIndex(steps)), HORIZON, context_length=context_length)
@@ -192,4 +195,4 @@ def test_a_horizon_of_one_step_is_seen(frequency):
     index = pd.date_range("2020-01-01", periods=40, freq=frequency, name="ds")
     found = forecast_table(dataclasses.replace(table(1, 40, index), frequency=frequency), 1)
     page = forecast_page.page(found, "x")  # and without a warning about the ticks
-    assert page.count("var(--ours)") > len(forecast_page._intervals(found.forecast)) + 2
+    assert page.count("var(--first)") > len(found.levels) + 2

@@ -1,6 +1,5 @@
 import copy
 import itertools
-import json
 
 import numpy as np
 import pandas as pd
@@ -8,17 +7,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from utilsforecast.evaluation import evaluate
+from utilsforecast.losses import mae, mse
 
 from titans.errors import TitansError
 from titans.forecasting.forecaster import NAME, TitansForecaster
-from titans.forecasting.seasons import season
+from titans.forecasting.seasons import season_length
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.windows import PanelStreams, Streams, stream_step
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_persistent_tokens": 1}
-QUICK = {"epochs": 1, "windows": 2, "context_length": 8, "seconds": 0.01, **TINY}  # one step of training
+QUICK = {"epochs": 1, "train_windows": 2, "input_size": 8, "seconds": 0.01, **TINY}  # one step of training
 TIMES = pd.date_range("2024-01-01", periods=400, freq="h")
 COLUMNS = [NAME, f"{NAME}-lo-80", f"{NAME}-hi-80"]
 
@@ -66,11 +67,11 @@ def test_shape_of_a_forecast(fitted):
 
 
 def test_several_intervals_and_none():
-    both = TitansForecaster(4, quantiles=[0.05, 0.25, 0.75, 0.95], **QUICK).fit(frame()).predict()
+    both = TitansForecaster(4, level=[90, 50], **QUICK).fit(frame()).predict()
     order = [f"{NAME}-lo-90", f"{NAME}-lo-50", NAME, f"{NAME}-hi-50", f"{NAME}-hi-90"]
     assert list(both.columns) == ["unique_id", "ds", NAME, order[1], order[3], order[0], order[4]]
     assert (both[order].diff(axis=1).iloc[:, 1:] >= 0).all(axis=None)
-    alone = TitansForecaster(4, quantiles=None, **QUICK).fit(frame()).predict()
+    alone = TitansForecaster(4, level=None, **QUICK).fit(frame()).predict()
     assert list(alone.columns) == ["unique_id", "ds", NAME]
 
 
@@ -175,37 +176,32 @@ def test_learns_a_season_better_than_repeating_it():
     y = 10 + 3 * np.sin(steps * 2 * np.pi / 24) + 0.5 * np.random.default_rng(0).normal(size=300)
     data = pd.DataFrame({"unique_id": "a", "ds": TIMES[:300], "y": y})
     shares = []
-    model = TitansForecaster(12, context_length=24, windows=2, epochs=8, learning_rate=1e-2, **TINY)
-    result = model.backtest(data, windows=3, progress=lambda share, line: shares.append(share))
-    assert result.season == 24
-    scores = result.scores
-    assert scores.loc[NAME, "mse"] < 0.75 * scores.loc["SeasonalNaive", "mse"]  # whose noise counts twice
-    assert scores.loc[NAME, "mase"] < scores.loc["SeasonalNaive", "mase"]
-    assert 0.4 < result.coverage["80"] <= 1
+    model = TitansForecaster(12, input_size=24, train_windows=2, epochs=8, learning_rate=1e-2, **TINY)
+    forecasts = model.cross_validation(data, progress=lambda share, line: shares.append(share))
+    scores = evaluate(forecasts.drop(columns="cutoff"), [mse, mae], [NAME, "SeasonalNaive"]).set_index("metric")
+    assert scores.loc["mse", NAME] < 0.75 * scores.loc["mse", "SeasonalNaive"]  # whose noise counts twice
+    assert scores.loc["mae", NAME] < scores.loc["mae", "SeasonalNaive"]
+    assert 0.4 < forecasts["y"].between(forecasts[f"{NAME}-lo-80"], forecasts[f"{NAME}-hi-80"]).mean() <= 1
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    forecasts = result.forecasts
     assert list(forecasts["cutoff"].unique()) == list(TIMES[[263, 275, 287]])
     assert np.array_equal(forecasts["y"], y[264:])
     np.testing.assert_array_equal(forecasts["SeasonalNaive"], y[240:276])
-    error = forecasts["SeasonalNaive"] - forecasts["y"]
-    scale = np.abs(y[24:264] - y[:240]).mean()
-    np.testing.assert_allclose(
-        scores.loc["SeasonalNaive"], [(error**2).mean(), error.abs().mean(), error.abs().mean() / scale]
-    )
     assert list(model.predict()["ds"][:1]) == [TIMES[300]]  # all was read
 
 
-def test_a_backtest_with_steps_shorter_than_the_horizon_reads_all():
+def test_a_cross_validation_with_steps_shorter_than_the_horizon_reads_all():
     model = TitansForecaster(4, **QUICK)
-    result = model.backtest(two(), windows=2, step=3)
-    assert len(result.forecasts) == 2 * 2 * 4
+    result = model.cross_validation(two(), n_windows=2, step_size=3)
+    assert len(result) == 2 * 2 * 4
+    assert list(result.columns) == ["unique_id", "ds", "cutoff", *COLUMNS, "SeasonalNaive", "y"]
     assert list(model.cutoffs) == [TIMES[69], TIMES[64]]
-    assert set(result.by_series["model"]) == {NAME, "SeasonalNaive"}
+    apart = TitansForecaster(4, **QUICK).cross_validation(two(), n_windows=2, step_size=6)
+    assert list(apart["cutoff"].unique()) == [TIMES[59], TIMES[54], TIMES[65], TIMES[60]]
     with pytest.raises(TitansError, match=r"forecast from 17 origins \(a: 70, b: 45 steps\): expected at least 72"):
-        model.backtest(two(), windows=17)
-    with pytest.raises(TitansError, match="step is 0"):
-        model.backtest(two(), step=0)
+        model.cross_validation(two(), n_windows=17)
+    with pytest.raises(TitansError, match="step_size is 0"):
+        model.cross_validation(two(), step_size=0)
 
 
 def test_a_known_covariate_that_decides_is_used():
@@ -213,7 +209,7 @@ def test_a_known_covariate_that_decides_is_used():
     sign = generator.choice([-1.0, 1.0], size=260)
     data = pd.DataFrame({"unique_id": "a", "ds": TIMES[:260], "y": 5 + 2 * sign, "sign": sign, "noise": sign[::-1]})
     model = TitansForecaster(
-        4, future_covariates=["sign"], context_length=8, windows=2, epochs=16, learning_rate=1e-2, **TINY
+        4, futr_exog_list=["sign"], input_size=8, train_windows=2, epochs=16, learning_rate=1e-2, **TINY
     )
     model.fit(data[:240])
     future = data[240:].drop(columns="y")
@@ -276,8 +272,8 @@ def test_short_series():
     near(model.fit(pd.concat([frame(), frame("t", 3)])).predict(), TitansForecaster(4, **QUICK).fit(frame()).predict())
     assert model.notes == ["1 series with fewer than 4 values left out: t"]
     twin = TitansForecaster(4, **QUICK)
-    scores = twin.backtest(pd.concat([frame(), frame("t", 14, times=TIMES[50:])])).by_series
-    pd.testing.assert_frame_equal(scores, TitansForecaster(4, **QUICK).backtest(frame()).by_series)
+    found = twin.cross_validation(pd.concat([frame(), frame("t", 14, times=TIMES[50:])]))
+    pd.testing.assert_frame_equal(found, TitansForecaster(4, **QUICK).cross_validation(frame()))
     assert twin.notes == ["1 series with too few values for a back-test left out: t"]
     with pytest.raises(TitansError, match=r'"a" has 7 steps, expected at least 8'):
         TitansForecaster(4, **QUICK).fit(frame(steps=7))
@@ -295,16 +291,16 @@ def test_default_window(steps, horizon, expected):
     pd.RangeIndex(5, 405, 5),
 ])  # fmt: skip
 def test_a_saved_forecaster_goes_on_as_the_one_it_was(tmp_path, times):
-    model = TitansForecaster(4, future_covariates=["x"], **QUICK)
+    model = TitansForecaster(4, futr_exog_list=["x"], **QUICK)
     static = pd.DataFrame({"unique_id": ["a", "b"], "z": [1, 2]})
     data = pd.concat([frame("a", 70, 0, times), frame("b", 64, 1, times)]).assign(x=1.5)
     data.loc[data.index[10], "x"] = 2.5
     model.fit(data, static)
     future = pd.DataFrame({"unique_id": np.repeat(["a", "b"], 80), "ds": times[:80].append(times[:80]), "x": 2.0})
     for _ in range(2):  # over what is there
-        model.save(tmp_path / "new" / "folder")
-    assert len(list((tmp_path / "new" / "folder").iterdir())) == 2
-    loaded = TitansForecaster.load(tmp_path / "new" / "folder")
+        model.save(tmp_path / "new" / "forecaster")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["forecaster"]
+    loaded = TitansForecaster.load(tmp_path / "new" / "forecaster")
     pd.testing.assert_frame_equal(loaded.predict(future), model.predict(future))
     assert loaded.settings == model.settings
     more = frame("b", 6, 2, times[65:]).assign(x=0.5)  # after a gap of one step
@@ -313,33 +309,37 @@ def test_a_saved_forecaster_goes_on_as_the_one_it_was(tmp_path, times):
     pd.testing.assert_frame_equal(loaded.update(more).predict(future), after)
 
 
-def test_damaged_and_foreign_folders(fitted, tmp_path):
-    folder = tmp_path / "forecaster"
-    with pytest.raises(TitansError, match="holds no forecaster"):
-        TitansForecaster.load(folder)
+def test_damaged_and_foreign_files(fitted, tmp_path):
+    path = tmp_path / "forecaster"
+    with pytest.raises(TitansError, match="cannot read the forecaster file"):
+        TitansForecaster.load(path)
     with pytest.raises(TitansError, match="call fit first"):
-        TitansForecaster(4).save(folder)
-    fitted.save(folder)
-    index = folder / "forecaster.json"
-    part = folder / json.loads(index.read_text())["part"]
-    for path in (index, *sorted(part.iterdir())):
-        data = path.read_bytes()
-        for damaged in (data[: len(data) // 2], data[:-9] + b"X" + data[-8:], b"", b"[]"):
-            path.write_bytes(damaged)
-            with pytest.raises(TitansError) as refused:
-                TitansForecaster.load(folder)
-            assert "\n" not in str(refused.value)
-        path.write_bytes(data)
-    TitansForecaster.load(folder)
-    index.write_text('{"format": "titans-forecaster", "version": 9}')
-    with pytest.raises(TitansError, match="version 9"):
-        TitansForecaster.load(folder)
-    index.write_text('{"format": "another"}')
-    with pytest.raises(TitansError, match="describes no forecaster"):
-        TitansForecaster.load(folder)
-    (tmp_path / "file").write_text("")
+        TitansForecaster(4).save(path)
+    fitted.save(path)
+    data = path.read_bytes()
+    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    middle = len(data) - 200
+    for damaged in (
+        data[: len(data) // 2], data[:-9] + b"X" + data[-8:], data[:middle] + bytes(8) + data[middle + 8 :], b"", b"[]",
+        data.replace(b'std', b'sdt', 1),
+    ):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(TitansError) as refused:
+            TitansForecaster.load(path)
+        assert "\n" not in str(refused.value)
+    path.write_bytes(data)
+    TitansForecaster.load(path)
+    assert b'"version":"2"' in header
+    path.write_bytes(data.replace(b'"version":"2"', b'"version":"9"', 1))
+    with pytest.raises(TitansError, match="has version '9' and this is Titans for version 2: use the Titans"):
+        TitansForecaster.load(path)
+    path.write_bytes(data.replace(b'"titans-forecaster"', b'"titans-forecasted"', 1))
+    with pytest.raises(TitansError, match="this is no forecaster file"):
+        TitansForecaster.load(path)
+    with pytest.raises(TitansError, match="is a folder, as Titans wrote once"):
+        TitansForecaster.load(tmp_path)
     with pytest.raises(TitansError, match="cannot write"):
-        fitted.save(tmp_path / "file")
+        fitted.save(tmp_path)
 
 
 def test_updates_that_are_refused(fitted):
@@ -368,24 +368,26 @@ def test_before_fit():
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"horizon": 0}, "horizon is 0"),
-    ({"horizon": 4, "windows": 1.5}, "windows is 1.5"),
-    ({"horizon": 4, "learning_rate": 0}, "learning_rate is 0"),
-    ({"horizon": 4, "seconds": -1}, "seconds is -1"),
-    ({"horizon": 4, "seed": -1}, "seed is -1"),
-    ({"horizon": 4, "seed": 2**64}, "seed is 18446744073709551616"),
-    ({"horizon": 4, "frequency": "often"}, '"often" is not a frequency'),
-    ({"horizon": 4, "future_covariates": None}, "future_covariates are None"),
-    ({"horizon": 4, "quantiles": [0.1, 0.5]}, "come in pairs"),
-    ({"horizon": 4, "quantiles": [0, 1]}, "come in pairs"),
-    ({"horizon": 4, "quantiles": "high"}, "come in pairs"),
-    ({"horizon": 4, "future_covariates": ["y"]}, "other than unique_id, ds and y"),
-    ({"horizon": 4, "hiden_size": 8}, "no setting hiden_size"),
-    ({"horizon": 4, "num_channels": 8}, "no setting num_channels"),
-    ({"horizon": 4, "tokens": "variate"}, "leave tokens"),
-    ({"horizon": 4, "variant": "lstm"}, "variant='lstm' is unknown"),
-    ({"horizon": 4, "hidden_size": 9}, "not a multiple"),
-    ({"horizon": 4, "context_length": 8, "patch_length": 9}, "longer than the window"),
+    ({"h": 0}, "h is 0"),
+    ({"h": 4, "train_windows": 1.5}, "train_windows is 1.5"),
+    ({"h": 4, "learning_rate": 0}, "learning_rate is 0"),
+    ({"h": 4, "seconds": -1}, "seconds is -1"),
+    ({"h": 4, "seed": -1}, "seed is -1"),
+    ({"h": 4, "seed": 2**64}, "seed is 18446744073709551616"),
+    ({"h": 4, "freq": "often"}, '"often" is not a frequency'),
+    ({"h": 4, "futr_exog_list": None}, "futr_exog_list is None"),
+    ({"h": 4, "level": [80, 100]}, "percentages between 0 and 100"),
+    ({"h": 4, "level": 80}, "percentages between 0 and 100"),
+    ({"h": 4, "level": "high"}, "percentages between 0 and 100"),
+    ({"h": 4, "quantiles": [0.1, 0.5, 0.9]}, "no setting quantiles"),
+    ({"h": 4, "future_covariates": ["x"]}, "no setting future_covariates"),
+    ({"h": 4, "futr_exog_list": ["y"]}, "other than unique_id, ds and y"),
+    ({"h": 4, "hiden_size": 8}, "no setting hiden_size"),
+    ({"h": 4, "num_channels": 8}, "no setting num_channels"),
+    ({"h": 4, "tokens": "variate"}, "leave tokens"),
+    ({"h": 4, "variant": "lstm"}, "variant='lstm' is unknown"),
+    ({"h": 4, "hidden_size": 9}, "not a multiple"),
+    ({"h": 4, "input_size": 8, "patch_length": 9}, "longer than the window"),
 ])  # fmt: skip
 def test_settings_that_are_refused(settings, message):
     with pytest.raises(TitansError, match=message):
@@ -406,7 +408,7 @@ def test_an_index_of_a_frame_or_its_order_does_not_matter():
     ("QE-DEC", 4), ("YS", 1), ("2h", 12), (1, 1), ("BME", 12), ("SMS-15", 24), ("SME-15", 24),
 ])  # fmt: skip
 def test_seasons(frequency, steps):
-    assert season(frequency) == steps
+    assert season_length(frequency) == steps
 
 
 def test_samples_are_consecutive_windows():
@@ -467,15 +469,15 @@ def test_a_step_carries_memory_and_counts_what_is_there():
     assert not torch.allclose(alone, second.prediction, atol=1e-6)
 
 
-def test_a_backtest_takes_missing_covariates_and_rows_for_their_mean():
+def test_a_cross_validation_takes_missing_covariates_and_rows_for_their_mean():
     data = frame(known=np.arange(70.0))
     data.loc[66, "known"] = np.nan
-    found = TitansForecaster(4, future_covariates=["known"], **QUICK).backtest(data.drop(index=68), windows=2)
-    assert found.forecasts[COLUMNS].notna().all(axis=None)
-    assert found.forecasts["y"].isna().sum() == 1
+    found = TitansForecaster(4, futr_exog_list=["known"], **QUICK).cross_validation(data.drop(index=68), 2)
+    assert found[COLUMNS].notna().all(axis=None)
+    assert found["y"].isna().sum() == 1
 
 
 def test_a_frequency_may_be_a_pandas_offset(tmp_path):
-    model = TitansForecaster(4, frequency=pd.offsets.Hour(), **QUICK).fit(frame())
-    model.save(tmp_path)
-    assert TitansForecaster.load(tmp_path).settings == model.settings
+    model = TitansForecaster(4, freq=pd.offsets.Hour(), **QUICK).fit(frame())
+    model.save(tmp_path / "forecaster")
+    assert TitansForecaster.load(tmp_path / "forecaster").settings == model.settings

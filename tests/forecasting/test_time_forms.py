@@ -155,7 +155,7 @@ def test_hours_with_offsets_keep_their_instants(read):
 def test_what_goes_on_is_read_as_what_came_before():
     """A single row, or rows of one season, do not show whether their offset matters."""
     TitansForecaster = pytest.importorskip("titans.forecasting.forecaster").TitansForecaster
-    settings = {"epochs": 1, "windows": 1, "context_length": 8, "seconds": 0.01, "hidden_size": 8}
+    settings = {"epochs": 1, "train_windows": 1, "input_size": 8, "seconds": 0.01, "hidden_size": 8}
     for alias, start in (("MS", "2020-01-01"), ("h", "2024-03-29")):
         stamps = pd.date_range(start, periods=60, freq=alias, tz=BERLIN)
         df = pd.DataFrame({"unique_id": "a", "ds": [stamp.isoformat() for stamp in stamps], "y": np.arange(60.0) % 12})

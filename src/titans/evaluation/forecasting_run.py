@@ -7,6 +7,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from titans.errors import TitansError
 from titans.evaluation.forecasting import Benchmark, ForecastingResult, Measurement, prepare
 from titans.evaluation.forecasting_store import Run, Store
 from titans.evaluation.progress import Finished, unheard
-from titans.forecasting.baselines import DLinear, Repeat, SeasonalNaive
+from titans.forecasting.baselines import DLinear, seasonal_naive
 from titans.forecasting.frames import read_csv
 from titans.forecasting.linear import start_linear
 from titans.forecasting.scores import Predict, score
-from titans.forecasting.seasons import season
+from titans.forecasting.seasons import season_length
 from titans.forecasting.settings import Training, default_config, default_training, dlinear_training
 from titans.forecasting.training import fit
 from titans.io.text import without_compression
@@ -64,7 +65,7 @@ def load(
         horizons=horizons,
         frequency=frequency,
     )
-    return Evaluation(benchmark, season(table.frequency), tuple(table.notes))
+    return Evaluation(benchmark, season_length(table.frequency), tuple(table.notes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +196,8 @@ class Evaluation:
         progress(0.0, "")
         predict: Predict
         if run.seed is None:
-            predict = Repeat(run.horizon) if run.model == "repeat" else SeasonalNaive(run.horizon, self.season)
+            steps = 1 if run.model == "repeat" else self.season
+            predict = partial(seasonal_naive, horizon=run.horizon, season=steps)
         else:
             benchmark = benchmark if run.model == "dlinear" else benchmark.without_season(self.season)
             train, validation = (benchmark.windows(part, run.horizon) for part in ("train", "validation"))

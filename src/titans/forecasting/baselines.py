@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,50 +9,23 @@ from torch import Tensor, nn
 from titans.errors import TitansError
 
 
-@dataclasses.dataclass(frozen=True)
-class Repeat:
-    """Forecasts that nothing changes.
+def seasonal_naive(past: Tensor, horizon: int, season: int) -> Tensor:
+    """Forecast that the last season comes again.
 
     Args:
-        horizon: steps to forecast.
-    """
+        past: `[B, L, C]`.
+        horizon: steps H to forecast.
+        season: steps of a season, 24 for a day of hours; 1 repeats the last value.
 
-    horizon: int
-
-    def __call__(self, past: Tensor) -> Tensor:
-        """Repeat the last value of a past `[B, L, C]`: `[B, H, C]`."""
-        return past[:, -1:].expand(-1, self.horizon, -1)
-
-
-@dataclasses.dataclass(frozen=True)
-class SeasonalNaive:
-    """Forecasts that the last season comes again.
-
-    Args:
-        horizon: steps to forecast.
-        season: steps of a season, 24 for a day of hours.
+    Returns:
+        `[B, H, C]`.
 
     Raises:
-        TitansError: the season is below 1.
+        TitansError: the past is shorter than a season, or the season below 1.
     """
-
-    horizon: int
-    season: int
-
-    def __post_init__(self) -> None:
-        if self.season < 1:
-            raise TitansError(f"the season is {self.season} steps, expected at least 1")
-
-    def __call__(self, past: Tensor) -> Tensor:
-        """Repeat the last season of a past `[B, L, C]`: `[B, H, C]`.
-
-        Raises:
-            TitansError: the past is shorter than a season.
-        """
-        if past.shape[1] < self.season:
-            raise TitansError(f"a season of {self.season} steps needs a look-back as long, but it is {past.shape[1]}")
-        last = past[:, -self.season :]
-        return last[:, torch.arange(self.horizon, device=past.device) % self.season]
+    if not 1 <= season <= past.shape[1]:
+        raise TitansError(f"a season of {season} steps needs a look-back as long, but it is {past.shape[1]}")
+    return past[:, -season:][:, torch.arange(horizon, device=past.device) % season]
 
 
 class DLinear(nn.Module):

@@ -6,14 +6,19 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
+from utilsforecast.evaluation import evaluate
+from utilsforecast.losses import coverage, mae, mase
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.backtest import NAIVE, Backtest
-from titans.forecasting.forecaster import NAME, TitansForecaster
+from titans.forecasting.forecaster import CUTOFF, NAIVE, NAME, TitansForecaster
 from titans.forecasting.frames import Table, to_long
-from titans.forecasting.long_frames import ID
+from titans.forecasting.long_frames import ID, TARGET, TIME
+from titans.forecasting.seasons import season_length
 from titans.forecasting.sentences import counted, listed
 from titans.forecasting.settings import IN_MINUTES
 from titans.forecasting.windows import MINIMUM_POINTS
@@ -30,16 +35,21 @@ class ForecastReport:
     Args:
         table: the series.
         horizon: steps forecast.
-        backtest: forecasts of the last rows, and their errors beside seasonal-naive's.
+        backtest: forecasts of the last rows, as `TitansForecaster.cross_validation` returns them.
+        scores: their errors, the columns TitansForecaster and SeasonalNaive, by unique_id and metric, "mae" or "mase".
+            Missing values do not count; what cannot be said is NaN.
         forecast: of what follows the last row; the columns of `TitansForecaster.predict`.
+        season: steps of a season, as the frequency tells.
         facts: how it was made, name to value.
         cut: training was ended by its time limit.
     """
 
     table: Table
     horizon: int
-    backtest: Backtest
+    backtest: pd.DataFrame
+    scores: pd.DataFrame
     forecast: pd.DataFrame
+    season: int
     facts: dict[str, str]
     cut: bool
 
@@ -48,22 +58,33 @@ class ForecastReport:
         """The names of the series."""
         return list(self.table.frame.columns)
 
-    def score(self, channel: str, error: str) -> tuple[float, float]:
-        """Return an error of our forecasts and of seasonal-naive's in the back-test, "mse", "mae" or "mase"."""
-        rows = self.backtest.by_series
-        rows = rows[rows[ID] == channel].set_index("model")[error]
-        return float(rows[NAME]), float(rows[NAIVE])
+    def score(self, channel: str, metric: str) -> tuple[float, float]:
+        """Return an error of our forecasts and of seasonal-naive's in the back-test, "mae" or "mase"."""
+        ours, naive = self.scores.loc[(channel, metric), [NAME, NAIVE]]
+        return float(ours), float(naive)
 
     @property
     def mase(self) -> tuple[float, float]:
         """The mean scaled errors, ours and seasonal-naive's, over the channels that are not constant; else NaN."""
-        means = self.backtest.scores["mase"]
-        return float(means[NAME]), float(means[NAIVE])
+        ours, naive = self.scores.xs("mase", level="metric")[[NAME, NAIVE]].mean()
+        return float(ours), float(naive)
+
+    @property
+    def levels(self) -> list[str]:
+        """The levels of the intervals, narrow to wide, such as "80"."""
+        return [column.rpartition("-")[2] for column in self.forecast.columns if "-lo-" in column]
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """The share of values in the back-test that lie within each interval, by its level."""
+        together = self.backtest.dropna(subset=[TARGET]).drop(columns=CUTOFF).assign(**{ID: "all"})
+        shares = {level: coverage(together, [NAME], level) for level in self.levels}  # type: ignore[arg-type]
+        return {level: float(share[NAME].mean()) for level, share in shares.items()}
 
     def verdict(self) -> list[str]:
         """State in sentences how good the forecasts were in the back-test, whichever way it came out."""
         ours, naive = self.mase
-        origins = self.backtest.forecasts["cutoff"].nunique()
+        origins = self.backtest[CUTOFF].nunique()
         if math.isnan(ours) or math.isnan(naive):
             return ["No channel has errors to compare: they are constant, or were not observed in the back-test."]
         scores = [self.score(channel, "mae") for channel in self.channels]
@@ -78,9 +99,9 @@ class ForecastReport:
         ]
         if ours >= naive:
             sentences.append("Seasonal-naive is better on average here: prefer the last season to these forecasts.")
-        if self.backtest.season == 1:
+        if self.season == 1:
             sentences.append("This step of time has no usual season: seasonal-naive repeats the last value.")
-        for level, covered in self.backtest.coverage.items():
+        for level, covered in self.coverage.items():
             sentences.append(f"The {level}% intervals held {covered:.0%} of the values.")
         if self.cut:
             sentences.append("Training was ended by its time limit: with more minutes forecasts may be better.")
@@ -118,8 +139,8 @@ def forecast_table(
     """
     start, table = time.monotonic(), _select(table, columns)
     steps = len(table.frame)
-    settings: dict[str, Any] = {"variant": variant, "context_length": context_length, "seed": seed, "seconds": seconds}
-    forecaster = TitansForecaster(horizon, frequency=table.frequency, **settings, **_in_minutes(context_length))
+    settings: dict[str, Any] = {"variant": variant, "input_size": context_length, "seed": seed, "seconds": seconds}
+    forecaster = TitansForecaster(horizon, freq=table.frequency, **settings, **_in_minutes(context_length))
     needed = 2 * horizon + MINIMUM_POINTS
     if steps < needed:
         raise TitansError(
@@ -131,7 +152,7 @@ def forecast_table(
     origins = min(max(int(steps * HELD_OUT) // horizon, 1), MOST_ORIGINS)
     table = _with_history(table, steps - origins * horizon)
     long = to_long(dataclasses.replace(table, frame=table.frame.where(table.observed)))
-    backtest = forecaster.backtest(long, windows=origins, progress=progress)
+    backtest, season = forecaster.cross_validation(long, origins, progress=progress), season_length(table.frequency)
     model, history, last = forecaster.model, forecaster.history, table.frame.index
     assert model is not None  # fitted by the back-test
     assert history is not None
@@ -146,7 +167,19 @@ def forecast_table(
         "training": f"{counted(len(history.epochs), 'epoch')}, ended by {history.stopped}",
         "took": f"{time.monotonic() - start:.0f} s",
     }
-    return ForecastReport(table, horizon, backtest, forecaster.predict(), facts, history.stopped == "seconds")
+    scores = _scores(backtest, long, season)
+    cut = history.stopped == "seconds"
+    return ForecastReport(table, horizon, backtest, scores, forecaster.predict(), season, facts, cut)
+
+
+def _scores(backtest: pd.DataFrame, long: pd.DataFrame, season: int) -> pd.DataFrame:
+    """Score the forecasts of a back-test beside seasonal-naive ones; in units of the errors of these before it."""
+    history = long[long[TIME] <= backtest[CUTOFF].min()]
+    steps = season if history[TIME].nunique() >= 2 * season else 1
+    errors = evaluate(
+        backtest.drop(columns=CUTOFF), [mae, partial(mase, seasonality=steps)], [NAME, NAIVE], train_df=history
+    )
+    return errors.set_index([ID, "metric"]).replace(np.inf, np.nan)  # in units of nothing, where history is constant
 
 
 def _in_minutes(context_length: int | None) -> dict[str, Any]:

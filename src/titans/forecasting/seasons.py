@@ -15,7 +15,7 @@ _A_YEAR = {
 }  # steps of calendar frequencies; first letter, without "B"
 
 
-def season(frequency: str | int) -> int:
+def season_length(frequency: str | int) -> int:
     """Say how many steps come round again, as far as the step of time tells.
 
     Args:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.exogenous import exog_columns, exog_numbers
 from titans.forecasting.frequency import future_times, steps_after
-from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, mean_per_step, read_rows, rows_by_series
-from titans.forecasting.numbers import Floats, to_numbers
+from titans.forecasting.long_frames import ID, TIME, Panel, mean_per_step, read_rows, rows_by_series
+from titans.forecasting.numbers import Floats
 from titans.forecasting.seasonal import SeasonalProfile
 from titans.forecasting.sentences import listed
 from titans.forecasting.time_zones import Integers, from_naive, to_naive, zone_of
@@ -90,7 +91,7 @@ class SeriesState:
         Raises:
             TitansError: the panel lacks a covariate.
         """
-        columns = _columns(panel.covariates, covariates)
+        columns = exog_columns(panel.covariates, covariates)
         known = [one.covariates[:, columns] for one in panel.series]
         learned = [one.y[:length] for one, length in zip(panel.series, lengths, strict=True)]
         learned = [part if np.isfinite(part).any() else one.y for part, one in zip(learned, panel.series, strict=True)]
@@ -140,7 +141,7 @@ class SeriesState:
             TitansError: a row of an unknown series, one that is not later than what was read, or one off the grid.
         """
         rows = read_rows(frame, notes, like=self.ends)
-        columns = _columns(rows.covariates, self.covariates)
+        columns = exog_columns(rows.covariates, self.covariates)
         place = {name: number for number, name in enumerate(self.ids)}
         if unknown := [name for name in rows.ids if name not in place]:
             raise TitansError(
@@ -205,7 +206,7 @@ class SeriesState:
         if times is None or not times.known.all():
             raise TitansError('the column "ds" of futr_df holds no time, or not in every row')
         stamps, codes = self._like(times.index), frame[ID].to_numpy()
-        columns = np.stack([_numbers(frame[name]) for name in self.covariates], 1)
+        columns = np.stack([exog_numbers(frame[name]) for name in self.covariates], 1)
         found_rows = []
         for number, (name, wanted) in enumerate(zip(self.ids, self.horizon(steps), strict=True)):
             members = np.flatnonzero(codes == name)
@@ -287,48 +288,6 @@ class SeriesState:
         return torch.from_numpy(np.nan_to_num(scaled).astype(np.float32))
 
 
-def static_numbers(frame: pd.DataFrame | None, ids: Sequence[object]) -> Tensor | None:
-    """Read what is known of each series, scaled over the series.
-
-    Args:
-        frame: unique_id and columns of numbers; others are ignored. None: nothing is known.
-        ids: the series.
-
-    Returns:
-        The numbers `[S, Z]`.
-
-    Raises:
-        TitansError: a series is missing or named twice, a number is missing, or there is none.
-    """
-    if frame is None:
-        return None
-    if not isinstance(frame, pd.DataFrame) or ID not in frame.columns:
-        raise TitansError("static_df has no column unique_id: expected one row for each series")
-    columns = [to_numbers(frame[name]) for name in frame.columns if name != ID]
-    numbers = [column for column in columns if column is not None]
-    if not numbers:
-        raise TitansError("static_df has no column of numbers beside unique_id: expected at least one")
-    names = pd.Index(frame[ID])
-    if not names.is_unique:
-        raise TitansError(f'static_df names the series "{names[names.duplicated()][0]}" twice: keep one row')
-    rows = names.get_indexer(pd.Index(ids))
-    values = np.stack(numbers, 1)[rows]
-    lacking = (rows < 0) | ~np.isfinite(values).all(1)
-    if lacking.any():
-        raise TitansError(f'static_df lacks the numbers of the series "{ids[int(lacking.argmax())]}": add them')
-    std = values.std(0)
-    return torch.from_numpy(((values - values.mean(0)) / np.where(std > 0, std, 1.0)).astype(np.float32))
-
-
-def _columns(found: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    if missing := [name for name in wanted if name not in found]:
-        raise TitansError(
-            f"the frame has no column of numbers called {listed(missing)}, which future_covariates names: it has "
-            f"{listed([TARGET, *found])}"
-        )
-    return [list(found).index(name) for name in wanted]
-
-
 def _profile(scaled: Floats, season: int) -> Floats:
     means: Floats = SeasonalProfile.fit(torch.from_numpy(scaled).unsqueeze(-1), season).means.squeeze(-1).numpy()
     return means
@@ -337,10 +296,3 @@ def _profile(scaled: Floats, season: int) -> Floats:
 def _deviation(y: Floats) -> float:
     """The standard deviation of what is not missing; exactly 0 where that is constant."""
     return 0.0 if np.nanmin(y) == np.nanmax(y) else float(np.nanstd(y))
-
-
-def _numbers(column: pd.Series) -> Floats:
-    numbers = to_numbers(column)
-    if numbers is None:
-        raise TitansError(f'the column "{column.name}" of future_df holds no numbers')
-    return numbers

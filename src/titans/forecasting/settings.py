@@ -19,7 +19,7 @@ MODEL: dict[str, Any] = {
     "loss": "mae",
 }
 
-IN_MINUTES: dict[str, Any] = {"windows": 1, "epochs": 6, "batch_size": 64, "patch_length": 16, "patch_stride": 16}
+IN_MINUTES: dict[str, Any] = {"train_windows": 1, "epochs": 6, "batch_size": 64, "patch_length": 16, "patch_stride": 16}
 """How `titans forecast` sets a `TitansForecaster`, which has two minutes for 10,000 rows of 7 channels on 2 cores."""
 
 

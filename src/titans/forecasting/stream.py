@@ -171,6 +171,10 @@ class ForecastStream:
         Raises:
             TitansError: the model's weights have changed since the stream began.
         """
+        atomic.write(Path(path), self.dump(), atomic.PRIVATE)
+
+    def dump(self) -> bytes:
+        """Return the content of the file that `save` writes; raises as it does."""
         points, filled, state = self._held
         tensors, metadata = {"points": points.cpu(), "filled": filled.cpu()}, {"fingerprint": fingerprint(self.model)}
         if state is not None:
@@ -179,7 +183,7 @@ class ForecastStream:
             metadata["integers"] = json.dumps(integers)
         if self._static is not None:
             tensors["static"] = self._static.cpu()
-        atomic.write(Path(path), STREAM_FILE.dump(tensors, metadata), atomic.PRIVATE)
+        return STREAM_FILE.dump(tensors, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: TitansForForecasting) -> ForecastStream:
@@ -196,15 +200,15 @@ class ForecastStream:
             TitansError: the file is damaged or missing, or the stream belongs to another model.
         """
         try:
-            return cls._parse(atomic.read(Path(path)), model)
+            return cls.parse(atomic.read(Path(path)), model)
         except OSError as error:
             raise TitansError(f"cannot read the stream file {path} ({error.strerror}): is the path right?") from error
         except TitansError as error:
             raise TitansError(f"{path}: {error}") from error
 
     @classmethod
-    def _parse(cls, data: bytes, model: TitansForForecasting) -> ForecastStream:
-        """Read the content of a stream file, from anywhere: nothing in it is run or trusted."""
+    def parse(cls, data: bytes, model: TitansForForecasting) -> ForecastStream:
+        """Read what `dump` returned, from anywhere: nothing in it is run or trusted; raises as `load`."""
         tensors, metadata = STREAM_FILE.load(data)
         if metadata.get("fingerprint") != fingerprint(model):
             raise TitansError("the stream belongs to another model: load the model that it was saved with")
