@@ -1,4 +1,4 @@
-"""What the site does beyond Markdown: the page of the command line, and links to files that are not part of the site."""
+"""What the site does beyond Markdown: the page of the command line, and links to files outside of the site."""
 
 import os
 import re
