@@ -13,7 +13,7 @@ from titans.serving import idempotency
 from titans.serving.errors import ApiError
 from titans.serving.idempotency import Recording
 from titans.serving.jobs import Finished
-from titans.serving.replies import COMPLETION, Reply
+from titans.serving.responses import COMPLETION, Reply
 
 CHAT = "/v1/chat/completions"
 TURN = {**GREEDY, "messages": [{"role": "user", "content": "hello"}], "memory": "notes"}
@@ -220,7 +220,7 @@ def test_a_version_is_a_number_of_a_memory(client):
         assert error["param"] == "If-Match"
         assert error["message"].endswith(': expected a version number in quotes, such as "7"')
     error = client.error("POST", CHAT, 400, **keyed("x" * 256))
-    assert error["message"] == "Idempotency-Key has 256 characters: expected at most 255"
+    assert error["message"] == "Idempotency-Key: String should have at most 255 characters"
     assert error["param"] == "Idempotency-Key"
 
 

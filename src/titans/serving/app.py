@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
+from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -20,15 +21,14 @@ from titans.errors import TitansError
 from titans.serving import completions, memories
 from titans.serving.access import Access, Keys
 from titans.serving.body_limits import BodyLimits
-from titans.serving.errors import ApiError, as_api_error
-from titans.serving.fields import check_query
+from titans.serving.errors import ApiError, as_api_error, validation_error
 from titans.serving.idempotency import IdempotentRequests
 from titans.serving.metrics import Metrics
 from titans.serving.middleware import AccessLog
-from titans.serving.openapi import ANY, API, answers, describe
+from titans.serving.openapi import ANY, API, documented, name_model
+from titans.serving.requests import check_query
 from titans.serving.responses import Health, Model, Models, Ready
 from titans.serving.service import Service
-from titans.serving.validation import validation_error
 
 PAGE = files("titans.serving") / "page"
 models = APIRouter(prefix="/v1/models")
@@ -81,11 +81,12 @@ def create_app(service: Service, model_id: str, keys: Keys | None, metrics: Metr
     app = FastAPI(title="Titans", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service, app.state.model_id, app.state.limits, app.state.metrics = service, model_id, limits, metrics
     app.state.retries = IdempotentRequests()
+    key = [Security(HTTPBearer(scheme_name="key", auto_error=False))] if keys else []  # for the schema: `Access` looks
     for router in (completions.router, memories.router, models):
-        app.include_router(router, dependencies=[Depends(check_query)])
+        app.include_router(router, dependencies=[Depends(check_query), *key])
     app.include_router(plain)
     app.mount("/static", StaticFiles(directory=str(PAGE)))
-    describe(app, model_id, keys is not None)
+    name_model(app, model_id)
     _add_errors(app)
     app.add_middleware(
         BodyLimits, limit=limits.body, imports=limits.state, values=limits.values, most=service.tenant_limit.most
@@ -101,13 +102,13 @@ def _described(request: Request) -> dict[str, Any]:
     return {**named, "chat_template": template}
 
 
-@models.get("", response_model=None, responses=answers(API, Models))
+@models.get("", response_model=None, responses=documented(API, Models))
 async def list_models(request: Request) -> dict[str, Any]:
     """List the models: one."""
     return {"object": "list", "data": [_described(request)]}
 
 
-@models.get("/{model}", response_model=None, responses=answers((*API, 404), Model))
+@models.get("/{model}", response_model=None, responses=documented((*API, 404), Model))
 async def get_model(model: str, request: Request) -> dict[str, Any]:
     """Describe the model."""
     if model != request.app.state.model_id:
@@ -123,7 +124,7 @@ async def page() -> FileResponse:
 
 
 @plain.head("/healthz", include_in_schema=False)
-@plain.get("/healthz", response_model=None, responses=answers((*ANY, 503), Health))
+@plain.get("/healthz", response_model=None, responses=documented((*ANY, 503), Health))
 async def health(request: Request) -> dict[str, Any]:
     """Tell whether requests are taken, and what the store held at the start, once it is counted."""
     service: Service = request.app.state.service
@@ -136,7 +137,7 @@ async def health(request: Request) -> dict[str, Any]:
 
 
 @plain.head("/readyz", include_in_schema=False)
-@plain.get("/readyz", response_model=None, responses=answers((*ANY, 503, 507), Ready))
+@plain.get("/readyz", response_model=None, responses=documented((*ANY, 503, 507), Ready))
 async def ready(request: Request) -> dict[str, str]:
     """Tell whether requests are taken and their memories can be saved: a small file is written to the store."""
     await request.app.state.service.ready()
@@ -144,7 +145,7 @@ async def ready(request: Request) -> dict[str, str]:
 
 
 @plain.head("/metrics", include_in_schema=False)
-@plain.get("/metrics", response_class=Response, responses=answers(ANY, content={"text/plain": {"type": "string"}}))
+@plain.get("/metrics", response_class=Response, responses=documented(ANY, content={"text/plain": {"type": "string"}}))
 async def metrics(request: Request) -> Response:
     """Return numbers for Prometheus."""
     response: Response = request.app.state.metrics.response(*request.app.state.service.engine.load)

@@ -16,13 +16,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from titans.data.tokenizers import encode
 from titans.serving.errors import ApiError, as_api_error
-from titans.serving.fields import Message
 from titans.serving.idempotency import Events, Expected, Key, Recording
 from titans.serving.jobs import Finished, Job
-from titans.serving.openapi import KEPT, answers
-from titans.serving.replies import CHAT, COMPLETION, SEPARATOR, Reply, Shape
-from titans.serving.requests import NAME, ChatRequest, CompletionRequest, GenerationRequest
-from titans.serving.responses import ChatCompletion, Completion
+from titans.serving.openapi import KEPT, documented
+from titans.serving.requests import NAME, ChatRequest, CompletionRequest, GenerationRequest, Message
+from titans.serving.responses import CHAT, COMPLETION, SEPARATOR, ChatCompletion, Completion, Reply, Shape
 from titans.serving.rows import Piece, TracedToken
 
 DEFAULT_MAX_TOKENS = 256
@@ -71,7 +69,7 @@ class Asked(NamedTuple):
     expected: int | None
 
 
-@router.post("/completions", response_class=Response, responses=answers(KEPT, Completion, _STREAM_SCHEMA))
+@router.post("/completions", response_class=Response, responses=documented(KEPT, Completion, _STREAM_SCHEMA))
 async def completions(
     body: CompletionRequest, request: Request, memory: MemoryName = None, key: Key = None, expected: Expected = None
 ) -> Response:
@@ -80,7 +78,7 @@ async def completions(
     return await _answer(request, asked, lambda: _tokens(request, body.prompt))
 
 
-@router.post("/chat/completions", response_class=Response, responses=answers(KEPT, ChatCompletion, _STREAM_SCHEMA))
+@router.post("/chat/completions", response_class=Response, responses=documented(KEPT, ChatCompletion, _STREAM_SCHEMA))
 async def chat_completions(
     body: ChatRequest, request: Request, memory: MemoryName = None, key: Key = None, expected: Expected = None
 ) -> Response:

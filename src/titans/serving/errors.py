@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi.responses import JSONResponse
 
 from titans.error_text import first_line
@@ -54,6 +57,16 @@ class ApiError(Exception):
         """Return the whole answer, with when to try again where that helps."""
         headers = {"Retry-After": str(RETRY_AFTER)} if self.status in (429, 503) else {}
         return JSONResponse(self.body(), self.status, headers)
+
+
+def validation_error(found: Mapping[str, Any]) -> ApiError:
+    """Tell one of pydantic's errors, without what was sent, in a sentence that names the field."""
+    if found["type"] == "json_invalid" or (found["loc"] == ("body",) and found["type"] != "field"):
+        return ApiError(400, "the body is no object of JSON, with Content-Type: application/json")
+    path = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"][1:]]
+    path += [f".{name[:100]}" for name in [found.get("ctx", {}).get("field")] if name]
+    where = "".join(part for part in path if not part.startswith(".{")).removeprefix(".")  # braces: a union's branch
+    return ApiError(400, f"{where}: {found['msg'].removeprefix('Value error, ')}", param=where)
 
 
 def as_api_error(error: Exception) -> ApiError:

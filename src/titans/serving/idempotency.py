@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from titans.serving.errors import ApiError
 from titans.serving.jobs import Finished
-from titans.serving.replies import Reply
+from titans.serving.responses import Reply
 from titans.serving.rows import Piece
 
 KEPT_SECONDS = 60 * 60  # that an answer is kept after it has ended

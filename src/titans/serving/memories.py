@@ -12,10 +12,9 @@ from starlette.responses import StreamingResponse
 from titans.persistence import MemoryStore, UnknownMemoryError
 from titans.serving.completions import DEFAULT_USER, memory_name
 from titans.serving.idempotency import Expected, check_version
-from titans.serving.openapi import API, KEPT, answers
-from titans.serving.replies import SEPARATOR, describe
+from titans.serving.openapi import API, KEPT, documented
 from titans.serving.requests import ForkRequest, Name
-from titans.serving.responses import Deleted, Memories
+from titans.serving.responses import SEPARATOR, Deleted, Memories, describe
 from titans.serving.responses import Memory as Kept
 from titans.serving.service import Service
 
@@ -26,7 +25,7 @@ User = Annotated[Name, Path()]
 Memory = Annotated[Name, Path()]
 
 
-@router.get("", response_model=None, responses=answers((*API, 507), Memories))
+@router.get("", response_model=None, responses=documented((*API, 507), Memories))
 async def list_memories(
     request: Request,
     user: Annotated[Name, Query()] = DEFAULT_USER,
@@ -43,7 +42,7 @@ async def list_memories(
     return {"object": "list", "data": [describe(info) for info in found[:limit]], "has_more": len(found) > limit}
 
 
-@router.get("/{user}/{memory}", response_model=None, responses=answers(KEPT, Kept))
+@router.get("/{user}/{memory}", response_model=None, responses=documented(KEPT, Kept))
 async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
     """Describe a memory."""
     service, tenant = _served(request)
@@ -54,14 +53,14 @@ async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, 
     return describe(info)
 
 
-@router.delete("/{user}/{memory}", response_model=None, responses=answers(KEPT, Deleted))
+@router.delete("/{user}/{memory}", response_model=None, responses=documented(KEPT, Deleted))
 async def delete_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Delete a memory."""
     await _alone(request, user, memory, expected, MemoryStore.delete)
     return {"id": memory_name(user, memory), "object": "memory.deleted", "deleted": True}
 
 
-@router.post("/{user}/{memory}/fork", response_model=None, responses=answers(KEPT, Kept))
+@router.post("/{user}/{memory}/fork", response_model=None, responses=documented(KEPT, Kept))
 async def fork_memory(
     user: User, memory: Memory, body: ForkRequest, request: Request, expected: Expected = None
 ) -> dict[str, Any]:
@@ -70,13 +69,13 @@ async def fork_memory(
     return describe(await _alone(request, user, memory, expected, MemoryStore.fork, to, also=to))
 
 
-@router.post("/{user}/{memory}/reset", response_model=None, responses=answers(KEPT, Kept))
+@router.post("/{user}/{memory}/reset", response_model=None, responses=documented(KEPT, Kept))
 async def reset_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Let a memory start anew."""
     return describe(await _alone(request, user, memory, expected, MemoryStore.reset, _served(request)[0].fresh))
 
 
-@router.get("/{user}/{memory}/export", response_class=Response, responses=answers(KEPT, content={_FILE: _BYTES}))
+@router.get("/{user}/{memory}/export", response_class=Response, responses=documented(KEPT, content={_FILE: _BYTES}))
 async def export_memory(user: User, memory: Memory, request: Request) -> Response:
     """Download a memory as a state file."""
     service, tenant = _served(request)
@@ -89,7 +88,7 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
 @router.put(
     "/{user}/{memory}/import",
     response_model=None,
-    responses=answers(KEPT, Kept),
+    responses=documented(KEPT, Kept),
     openapi_extra={"requestBody": {"required": True, "content": {_FILE: {"schema": _BYTES}}}},
 )
 async def import_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:

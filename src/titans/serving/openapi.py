@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from titans.serving.responses import Error
@@ -27,15 +26,13 @@ _ERRORS: dict[int, dict[str, Any]] = {
     507: {"description": "The store is full."},
 }
 ANY = (403, 500)  # what every request may get
-API = (400, 401, *ANY, 408, 413, 429, 503)  # and one to the API
-KEPT = (*API, 404, 409, 412, 422, 507)  # and one that has to do with memories
-
-Responses = dict[int | str, dict[str, Any]]
+API = (400, 401, *ANY, 408, 413, 422, 429, 503)  # and one to the API; for 422, the framework has a form of its own
+KEPT = (*API, 404, 409, 412, 507)  # and one that has to do with memories
 
 
-def answers(
+def documented(
     statuses: tuple[int, ...], model: type[BaseModel] | None = None, content: dict[str, Any] | None = None
-) -> Responses:
+) -> dict[int | str, dict[str, Any]]:
     """Tell what a route answers.
 
     Args:
@@ -46,7 +43,7 @@ def answers(
     Returns:
         The `responses` of the route.
     """
-    told: Responses = {status: {**_ERRORS[status], "model": Error} for status in statuses}
+    told: dict[int | str, dict[str, Any]] = {status: {**_ERRORS[status], "model": Error} for status in statuses}
     done: dict[str, Any] = {"description": "Done."}
     if model is not None:
         done["model"] = model
@@ -55,41 +52,14 @@ def answers(
     return told | {200: done}
 
 
-def describe(app: FastAPI, model_id: str, has_keys: bool) -> None:
-    """Let an application's schema be what it answers: the framework adds an error of its own, which it never gives.
-
-    Args:
-        app: the application.
-        model_id: of the one model that a request can name.
-        has_keys: whether the API asks for a key.
-    """
+def name_model(app: FastAPI, model_id: str) -> None:
+    """Tell in the schema of an application which model alone a request can name."""
+    openapi = app.openapi
 
     def schema() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            told = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            app.openapi_schema = _without_framework(told)
-            for request in ("CompletionRequest", "ChatRequest"):
-                told["components"]["schemas"][request]["properties"]["model"]["enum"] = [model_id]
-            if has_keys:
-                _add_keys(app.openapi_schema)
-        return app.openapi_schema
+        told = openapi()
+        for request in ("CompletionRequest", "ChatRequest"):
+            told["components"]["schemas"][request]["properties"]["model"]["enum"] = [model_id]
+        return told
 
     app.openapi = schema  # type: ignore[method-assign]
-
-
-def _without_framework(schema: dict[str, Any]) -> dict[str, Any]:
-    for route in schema["paths"].values():
-        for operation in route.values():
-            if operation["responses"].get("422", {}).get("description") == "Validation Error":
-                del operation["responses"]["422"]
-    for name in ("HTTPValidationError", "ValidationError"):
-        schema["components"]["schemas"].pop(name, None)
-    return schema
-
-
-def _add_keys(schema: dict[str, Any]) -> None:
-    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for path, route in schema["paths"].items():
-        if path.startswith("/v1/"):
-            for operation in route.values():
-                operation["security"] = [{"key": []}]
