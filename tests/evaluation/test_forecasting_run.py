@@ -50,8 +50,9 @@ def trainings(monkeypatch):
     return begun
 
 
-def files(folder):
-    return {path.name for path in (folder / "runs").iterdir()}
+def kept_in(folder):
+    lines = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    return {line["key"]: line["result"] for line in lines}
 
 
 def test_load(evaluation):
@@ -74,7 +75,7 @@ def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path)
     settings = dataclasses.asdict(dataclasses.replace(dlinear_training(), epochs=2))
     history = fit(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
     assert by_name["dlinear", 8, 1] == forecasting_run.Measurement("dlinear", 8, 1, *score(model, windows("test", 8)))
-    kept = json.loads((tmp_path / "runs" / "dlinear-8-1.json").read_text())
+    kept = kept_in(tmp_path)["dlinear, horizon 8, seed 1"]
     assert kept["validation_mse"] == history.validation_mse
     assert kept["windows"] == 80 - 8 + 1
     assert json.loads((tmp_path / "forecasting.json").read_text())["measurements"] == [
@@ -92,7 +93,7 @@ def test_titans_and_twins(evaluation, tmp_path, variant):
     assert result.mean(variant, 4).mse < 0.3  # nothing but zeros has 1
     again = one.run(tmp_path / "b", [variant], 1, epochs=2, learning_rate=0.01)
     assert again.measurements == result.measurements
-    kept = json.loads((tmp_path / "a" / "runs" / f"{variant}-4-0.json").read_text())
+    kept = kept_in(tmp_path / "a")[f"{variant}, horizon 4, seed 0"]
     model = forecasting_run.TitansForForecasting(default_config(24, 4, 2, variant=variant))
     assert kept["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
@@ -105,17 +106,15 @@ def test_runs_are_done_once(evaluation, tmp_path, trainings):
     more = evaluation.run(tmp_path, ["repeat", "dlinear"], 2, epochs=1)
     assert len(trainings) == 4
     assert set(first.measurements) < set(more.measurements)
-    assert files(tmp_path) == {f"dlinear-{h}-{s}.json" for h in (4, 8) for s in (0, 1)} | {
-        "repeat-4.json",
-        "repeat-8.json",
-    }
+    trained = {f"dlinear, horizon {h}, seed {s}" for h in (4, 8) for s in (0, 1)}
+    assert kept_in(tmp_path).keys() == trained | {"repeat, horizon 4", "repeat, horizon 8"}
 
 
 def test_other_settings_are_refused(evaluation, tmp_path, trainings):
     evaluation.run(tmp_path, ["repeat"], epochs=1)
     before = (tmp_path / "forecasting.json").read_text()
     for changed in ({"epochs": 2}, {"epochs": 1, "learning_rate": 1.0}, {"epochs": 1, "minutes": 1.0}, {}):
-        with pytest.raises(TitansError, match="holds runs with other settings"):
+        with pytest.raises(TitansError, match="holds results under other settings"):
             evaluation.run(tmp_path, ["dlinear"], **changed)
     other = dataclasses.replace(evaluation, benchmark=dataclasses.replace(evaluation.benchmark, name="other"))
     with pytest.raises(TitansError, match=r"other settings \(dataset;"):
@@ -131,7 +130,7 @@ def test_interruption_keeps_what_is_done(evaluation, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are kept in .* the same command goes on"):
         evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=interrupted)
-    assert files(tmp_path) == {"dlinear-4-0.json"}
+    assert list(kept_in(tmp_path)) == ["dlinear, horizon 4, seed 0"]
     assert not (tmp_path / "forecasting.json").exists()
     shares = []
     evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=lambda share, line: shares.append(share))
@@ -176,18 +175,19 @@ def test_a_season_longer_than_the_look_back_is_refused(evaluation, tmp_path):
 
 def test_damaged_files_are_refused(evaluation, tmp_path):
     evaluation.run(tmp_path, ["repeat"])
-    path = tmp_path / "runs" / "repeat-4.json"
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(TitansError, match=r"repeat-4.json is no JSON file .* delete it, and it will be done again"):
+    path = tmp_path / "results.jsonl"
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first[:20] + b"\n" + second)
+    with pytest.raises(TitansError, match=r"line 1 is damaged: delete that line, and it will be done again"):
         evaluation.run(tmp_path, ["repeat"])
-    path.write_bytes((tmp_path / "runs" / "repeat-8.json").read_bytes())
-    with pytest.raises(TitansError, match="holds another run"):
-        evaluation.run(tmp_path, ["repeat"])
-    path.unlink()
+    path.write_bytes(second)
     assert len(evaluation.run(tmp_path, ["repeat"]).measurements) == 2
     (tmp_path / "settings.json").write_text("[]")
-    with pytest.raises(TitansError, match="use another folder"):
+    with pytest.raises(TitansError, match="another folder"):
         evaluation.run(tmp_path, ["repeat"])
+    (tmp_path / "old" / "runs").mkdir(parents=True)
+    with pytest.raises(TitansError, match="old holds runs of an older version: use another folder"):
+        evaluation.run(tmp_path / "old", ["repeat"])
 
 
 def test_divergence_names_the_run(evaluation, tmp_path):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from titans.errors import TitansError
 from titans.evaluation.forecasting import Benchmark, ForecastingResult, Measurement, prepare
-from titans.evaluation.forecasting_store import Run, Store
 from titans.evaluation.progress import Finished, unheard
+from titans.evaluation.result_store import ResultStore
 from titans.forecasting.baselines import DLinear, seasonal_naive
 from titans.forecasting.frames import read_csv
 from titans.forecasting.linear import start_linear
@@ -66,6 +66,25 @@ def load(
         frequency=frequency,
     )
     return Evaluation(benchmark, season_length(table.frequency), tuple(table.notes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One model, trained and tested at one horizon.
+
+    Args:
+        model: one of `MODELS`.
+        horizon: steps to forecast.
+        seed: of its weights and its training; None for what is not trained.
+    """
+
+    model: str
+    horizon: int
+    seed: int | None
+
+    def __str__(self) -> str:
+        """Name it to the user, and in the results kept."""
+        return f"{self.model}, horizon {self.horizon}" + ("" if self.seed is None else f", seed {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,22 +149,25 @@ class Evaluation:
         for name, value in {**changes, "minutes": 1.0 if minutes is None else minutes}.items():
             if not 0 < value < math.inf:
                 raise TitansError(f"{name.replace('_', ' ')} is {value}, expected more than 0, and finite")
-        store = Store(folder, self._settings(changes, minutes))
-        clock = _Clock(minutes, sum(run.seed is not None and run not in store for run in runs))
+        if (folder / "runs").exists():
+            raise TitansError(f"{folder} holds runs of an older version: use another folder")
+        store = ResultStore(folder, self._settings(changes, minutes))
+        clock = _Clock(minutes, sum(run.seed is not None and str(run) not in store for run in runs))
         for number, run in enumerate(runs):
-            if run in store:
+            if str(run) in store:
                 continue
             try:
-                store.add(run, self._do(run, changes, clock.next(run), _part(progress, number, len(runs), run)))
-                finished(f"{run}: MSE {store.get(run)['mse']:.4f}")
+                found = self._do(run, changes, clock.next(run), _part(progress, number, len(runs), run))
+                store.add(str(run), found)
+                finished(f"{run}: MSE {found['mse']:.4f}")
             except KeyboardInterrupt:
-                kept = sum(run in store for run in runs)
+                kept = sum(str(run) in store for run in runs)
                 raise KeyboardInterrupt(
                     f"interrupted: {kept} of {len(runs)} runs are kept in {folder}; the same command goes on from them"
                 ) from None
             except TitansError as error:
                 raise TitansError(f"{run}: {error}") from error
-        result = self._result([store.get(run) for run in runs], seeds, changes)
+        result = self._result([store.get(str(run)) or {} for run in runs], seeds, changes)
         result.save(folder)
         return result
 
