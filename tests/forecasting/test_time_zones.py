@@ -156,15 +156,14 @@ def test_half_months(day, alias):
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
-@pytest.mark.parametrize(
-    ("day", "step", "alias"), [(15, 1, "MS-15"), (30, 1, "MS-30"), (2, 3, "3MS-2"), (29, 1, "MS-29"), (4, 12, "12MS-4")]
-)
-def test_months_on_a_day_keep_it(day, step, alias, zone):
+@pytest.mark.parametrize(("day", "step"), [(15, 1), (30, 1), (2, 3), (29, 1), (4, 12)])
+def test_months_on_a_day_keep_it(day, step, zone):
     """The last day of months that are shorter; delays are taken off as elsewhere, and later stamps may be near."""
     first = pd.date_range("2022-01-01 06:00", periods=40, freq=f"{step}MS")
     whole = pd.DatetimeIndex([time.replace(day=min(day, time.days_in_month)) for time in first])
     whole = whole if zone is None else local(whole, zone)
     frequency, laid, more = continued(whole[:26], 14)
+    alias = pd.DateOffset(months=step, day=day).freqstr
     assert (frequency, laid.moved) == (alias, 0)
     assert laid.times.equals(whole[:26])
     assert more.equals(whole[26:])
@@ -182,10 +181,10 @@ def test_months_on_a_day_keep_it(day, step, alias, zone):
 
 def test_a_frequency_of_months_on_a_day_may_be_given():
     stamps = pd.DatetimeIndex(["2024-01-14", "2024-02-16", "2024-03-15"])
-    laid = frequencies.align(stamps, "MS-15")
+    laid = frequencies.align(stamps, pd.DateOffset(months=1, day=15).freqstr)
     assert list(laid.times) == list(pd.date_range("2024-01-15", periods=3, freq=pd.DateOffset(months=1)))
     assert laid.moved == 2
-    for wrong in ("MS-0", "MS-32", "0MS-15", "ME-15"):
+    for wrong in ("MS-15", "<DateOffset: day=0, months=1>", "<DateOffset: day=15, months=0>"):
         with pytest.raises(TitansError, match="is not a frequency"):
             frequencies.check_frequency(wrong)
 

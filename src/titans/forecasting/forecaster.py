@@ -49,7 +49,7 @@ class TitansForecaster:
         h: steps to forecast, the horizon.
         input_size: steps L of a window. Default: a horizon or four seasons, whichever is longer; at most 512 or a
             horizon, whichever is longer; and at most half of what the horizon leaves of a series of median length.
-        freq: the step of time, as a pandas offset alias, as MS-15 (months on the 15th) or as a whole number.
+        freq: the step of time: a pandas alias, `pd.DateOffset(months=1, day=15)` or a whole number.
             Default: found in the times.
         level: percentages of the intervals, such as [80, 95]. None: a point forecast alone, of the mean; with
             intervals it is the median. Default 80.

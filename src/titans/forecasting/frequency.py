@@ -1,8 +1,7 @@
 """Regular grids of time: the step between time stamps, and the place of each stamp.
 
-A step is written as a pandas offset alias ("15min", "h", "D", "7D", "B", "MS", "3MS", …), as months on a day ("MS-15"),
-or as a whole number where time is whole numbers. Steps of fixed length are laid over stamps that lie near a grid;
-calendar steps over stamps whose days lie on it, at times of day near one.
+A step is written as a pandas offset alias ("15min", "h", "D", "7D", "B", "MS", "3MS", …), for months on another day
+than the first as pandas writes `pd.DateOffset(months=1, day=15)`, or as a whole number where time is whole numbers.
 """
 
 from __future__ import annotations
@@ -56,25 +55,25 @@ class Alignment:
 
 
 def align(stamps: pd.Index, frequency: str | int) -> Alignment:
-    """Lay a grid of a known step over time stamps.
+    """Find the equally spaced times of a known step that time stamps lie on or near.
 
     Args:
         stamps: ascending time stamps `[n]`, at least one: a DatetimeIndex or whole numbers. Equal ones share a place.
         frequency: the step.
 
     Returns:
-        The grid from the first to the last stamp.
+        The times from the first to the last stamp.
 
     Raises:
-        TitansError: the stamps do not lie on such a grid, or leave most of it empty.
+        TitansError: the stamps do not lie on such times, or leave most of them empty.
     """
     step = _fixed_step(frequency, stamps)
-    clock = to_naive(stamps, frequency)
-    grid = _align_calendar(clock, str(frequency)) if step is None else _align_fixed(clock, step, frequency)
-    grid = dataclasses.replace(grid, times=from_naive(grid.times, frequency, zone_of(stamps)))
-    if grid.moved and _distinct(grid.place) < MOSTLY * _distinct(_numbers(stamps)):
+    naive = to_naive(stamps, frequency)
+    times, place = _calendar_times(naive, frequency) if step is None else _fixed_times(naive, step, frequency)
+    moved = int((_numbers(times)[place] != _numbers(naive)).sum())
+    if moved and _distinct(place) < MOSTLY * _distinct(_numbers(stamps)):
         raise TitansError(f"the time stamps are closer together than the frequency {frequency}: aggregate them first")
-    return grid
+    return Alignment(from_naive(times.rename(stamps.name), frequency, zone_of(stamps)), place, moved)
 
 
 def infer_frequency(stamps: pd.Index) -> str | int:
@@ -201,10 +200,10 @@ def _calendar_candidates(clock: pd.DatetimeIndex) -> Iterator[str]:
         step = int(np.gcd.reduce(np.diff(_months(clock))))
         for alias in ("MS", "ME", "BMS", "BME"):
             if step and _all_on(alias, clock):
-                yield alias if step == 1 else f"{step}{alias}"
+                yield offset_of(f"{step}{alias}").freqstr
         day = _mode(np.asarray(clock.day, dtype=np.int64))
         if step and day > 1 and _on_day(clock, day).mean() >= MOSTLY:
-            yield f"MS-{day}" if step == 1 else f"{step}MS-{day}"
+            yield pd.DateOffset(months=step, day=day).freqstr
     elif days >= _HALF_MONTH:
         early = np.unique(clock.day[clock.day < 28])  # of the first and another day, or of another and the last
         alias = f"SMS-{early[-1]}" if len(early) == 2 else f"SME-{early[-1]}" if len(early) == 1 else "SMS-15"
@@ -221,7 +220,7 @@ def _report_months(wall: pd.DatetimeIndex) -> Iterator[str]:
     distances = np.diff(_months(wall))
     if distances.min() > 0 and np.median(np.diff(wall.asi8)) >= _MONTH * ticks("1D", wall):
         step = int(np.gcd.reduce(distances))
-        yield "MS" if step == 1 else f"{step}MS"
+        yield offset_of(f"{step}MS").freqstr
 
 
 def _nice(step: float, second: int) -> Iterator[int]:
@@ -278,25 +277,16 @@ def _fixed_step(frequency: str | int, stamps: pd.Index) -> int | None:
     return ticks(offset, stamps) if isinstance(offset, pd.offsets.Tick) else None
 
 
-def _align_fixed(stamps: pd.Index, step: int, frequency: str | int) -> Alignment:
-    if not isinstance(stamps, pd.DatetimeIndex):
-        numbers = _numbers(stamps)
-        origin, place = _places(numbers, step, frequency)
-        times = pd.RangeIndex(origin, origin + (int(place[-1]) + 1) * step, step, name=stamps.name)
-        return Alignment(times, place, int((times.to_numpy()[place] != numbers).sum()))
-    origin, place = _places(stamps.asi8, step, frequency, ticks("1s", stamps))
-    values = origin + step * np.arange(int(place[-1]) + 1)
-    return Alignment(dates(values, stamps), place, int((values[place] != stamps.asi8).sum()))
-
-
-def _places(clock: Integers, step: int, frequency: str | int, second: int | None = None) -> tuple[int, Integers]:
-    """The grid's origin, and the grid point of each stamp."""
-    try:
-        origin, place = snap(clock, step, second)
-    except TitansError as error:
-        raise TitansError(f"{error} of the frequency {frequency}") from error
-    _check_filled(place - place[0], frequency)
-    return origin + int(place[0]) * step, place - place[0]
+def _fixed_times(naive: pd.Index, step: int, frequency: str | int) -> tuple[pd.Index, Integers]:
+    second = ticks("1s", naive) if isinstance(naive, pd.DatetimeIndex) else None
+    found = snap(_numbers(naive), step, second)
+    if found is None:
+        raise TitansError(f"the time stamps do not lie near times of the frequency {frequency}")
+    origin, place = found
+    start, place = origin + int(place[0]) * step, place - place[0]
+    _check_filled(place, frequency)
+    times = pd.RangeIndex(start, start + (int(place[-1]) + 1) * step, step)
+    return (times if second is None else dates(times.to_numpy(), naive)), place
 
 
 def _check_filled(place: Integers, frequency: str | int) -> None:
@@ -317,17 +307,17 @@ def _distinct(ascending: Integers) -> int:
     return 1 + int(np.count_nonzero(np.diff(ascending)))
 
 
-def _align_calendar(stamps: pd.DatetimeIndex, frequency: str) -> Alignment:
-    clock = at_one_time(stamps)
+def _calendar_times(naive: pd.DatetimeIndex, frequency: str | int) -> tuple[pd.Index, Integers]:
+    clock = at_one_time(naive)
     if (day := day_of_month(frequency)) and not _on_day(clock, day).all():  # reports on any day
         clock = _in_month(clock, day, 0)
-    times = pd.DatetimeIndex(pd.date_range(clock[0], clock[-1], freq=offset_of(frequency), unit=stamps.unit), freq=None)
+    times = pd.date_range(clock[0], clock[-1], freq=offset_of(frequency), unit=naive.unit)
     place = np.asarray(times.get_indexer(clock), dtype=np.int64)
     if (place < 0).any():
-        outside = stamps[int((place < 0).argmax())]
+        outside = naive[int((place < 0).argmax())]
         raise TitansError(f"the time stamp {outside} is none of the times that the frequency {frequency} gives")
     _check_filled(place, frequency)
-    return Alignment(times.rename(stamps.name), place, int((clock != stamps).sum()))
+    return pd.DatetimeIndex(times, freq=None), place
 
 
 def _in_month(clock: pd.DatetimeIndex, day: int, usual: int) -> pd.DatetimeIndex:

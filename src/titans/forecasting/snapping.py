@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.numbers import MOSTLY
 from titans.forecasting.time_zones import Integers, dates, nearest, ticks
@@ -13,7 +12,7 @@ NEAR = 0.25
 """A time stamp is near a grid point when at most this part of a step lies between them."""
 
 
-def snap(clock: Integers, step: int, second: int | None = None) -> tuple[int, Integers]:
+def snap(clock: Integers, step: int, second: int | None = None) -> tuple[int, Integers] | None:
     """Find the grid of a step that stamps lie near.
 
     Its times are as whole as the jitter of the stamps allows, and on the days that these were written for.
@@ -24,10 +23,8 @@ def snap(clock: Integers, step: int, second: int | None = None) -> tuple[int, In
         second: one second in the unit of the stamps; None where they are numbers.
 
     Returns:
-        A time on the grid, and how many steps from it each stamp's grid point lies `[n]`.
-
-    Raises:
-        TitansError: there is no such grid.
+        A time on the grid, and how many steps from it each stamp's grid point lies `[n]`; None where there is no such
+        grid.
     """
     since = clock - clock[0]
     if not (since % step).any():
@@ -44,17 +41,14 @@ def snap(clock: Integers, step: int, second: int | None = None) -> tuple[int, In
         off_day = step % day == 0 and (moved // day != clock // day).mean() >= MOSTLY
         if not off_day and (np.abs(moved - clock) <= NEAR * step).mean() >= MOSTLY:
             return origin, place
-    raise TitansError("the time stamps do not lie near a grid")
+    return None
 
 
 def at_one_time(clock: pd.DatetimeIndex) -> pd.DatetimeIndex:
     """Move stamps to the one time of day that they lie near; they stay as they are where that is none."""
     day = ticks("1D", clock)
-    try:
-        origin, place = snap(clock.asi8, day, ticks("1s", clock))
-    except TitansError:
-        return clock
-    return dates(origin + place * day, clock)
+    found = snap(clock.asi8, day, ticks("1s", clock))
+    return clock if found is None else dates(found[0] + found[1] * day, clock)
 
 
 def at_time_of_day(clock: pd.DatetimeIndex, usual: int) -> pd.DatetimeIndex:

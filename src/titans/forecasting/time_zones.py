@@ -16,7 +16,7 @@ from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 
 Integers = npt.NDArray[np.int64]
-_MONTHS_ON_A_DAY = re.compile(r"([1-9]\d*)?MS-([2-9]|[12]\d|3[01])")
+_MONTHS_ON_A_DAY = re.compile(r"<DateOffset: day=([1-9]|[12]\d|3[01]), months=([1-9]\d*)>")
 _SKIPPED = "2h"  # that a clock is put forward, at most
 _ONE_TIME = 0.5  # the circular variance of times of day that are taken for one, at most; of all hours it is 1
 
@@ -124,9 +124,9 @@ def day_of_month(frequency: Any) -> int | None:
 
 @functools.cache
 def offset_of(alias: Any) -> Any:
-    """What pandas makes of a frequency; and months on another day than the first, as MS-15 (pandas has only SMS-15)."""
+    """What pandas makes of a frequency, or of what it writes of months on a day, for which it has no alias."""
     if found := _MONTHS_ON_A_DAY.fullmatch(str(alias)):
-        return pd.DateOffset(months=int(found[1] or 1), day=int(found[2]))  # the last day where a month is shorter
+        return pd.DateOffset(months=int(found[2]), day=int(found[1]))  # the last day where a month is shorter
     return pd.tseries.frequencies.to_offset(alias)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from datetime import timezone
 
 import numpy as np
@@ -27,10 +26,10 @@ _CLOCK = r"\d:\d\d(?::\d\d(?:\.\d+)?)?"
 _OFFSET = r" ?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _RANGE = r"^(.*\d:\d\d.*?) [-–] .*\d:\d\d.*$"  # of which the beginning counts
 _WEEKDAY = r"(?i)^(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,? +"
-_PERIOD = r"^(?P<year>\d{4})[\s:/.-]{0,3}(?P<kind>[MQHS])[\s-]?(?P<number>\d\d?)$"
-_TURNED_PERIOD = r"^(?P<kind>[QHS])\s?(?P<number>[1-4])[\s,/.-]{0,2}(?P<year>\d{4})$"
-_WEEK = r"^(?P<year>\d{4})[\s/-]?(?:W|KW|CW)[\s-]?(?P<week>\d\d?)(?:-?(?P<day>[1-7]))?$"
-_TURNED_WEEK = r"^(?:W|KW|CW)\s?(?P<week>\d\d?)[\s,/.-]{1,2}(?P<year>\d{4})$"
+_PERIOD = r"^(\d{4})[\s:/.-]{0,3}([MQHS])[\s-]?(\d\d?)$"
+_TURNED_PERIOD = r"^(?:([QHS])\s?([1-4])|([1-4])(Q))[\s,/.-]{0,2}(\d{4})$"
+_WEEK = r"^(\d{4})[\s/-]?(?:W|KW|CW)[\s-]?(\d\d?)(?:-?([1-7]))?$"
+_TURNED_WEEK = r"^(?:W|KW|CW)\s?(\d\d?)[\s,/.-]{1,2}(\d{4})$"
 
 FORMS = "dates such as 2016-07-31 or 2016-07-31 18:00, 2010 Q1, 2023-W01, or whole numbers"
 """What times may look like, for what is refused."""
@@ -143,20 +142,14 @@ def _offsets(texts: pd.Series, known: npt.NDArray[np.bool_], like: pd.Index | No
 
 def _first_days(texts: pd.Series) -> pd.Series:
     """The first days of quarters and the like (2010 Q1, 1Q2010, 2010M01, H2/2010) and of ISO weeks (2023-W01)."""
-    texts_ = texts.str.replace(r"^([1-4])Q", r"Q\1 ", regex=True)
-    periods, weeks = _extract(texts_, _PERIOD, _TURNED_PERIOD), _extract(texts_, _WEEK, _TURNED_WEEK)
-    length = periods["kind"].str.upper().map({"M": 1, "Q": 3, "H": 6, "S": 6})
-    month = (pd.to_numeric(periods["number"]) - 1) * length + 1
-    months = periods["year"] + "-" + month.map("{:02.0f}".format) + "-01"
-    week = weeks["year"] + "-W" + weeks["week"].str.zfill(2) + "-" + weeks["day"].fillna("1")
-    mondays = pd.to_datetime(week, format="%G-W%V-%u", errors="coerce").dt.strftime("%Y-%m-%d")
-    return mondays.fillna(months).fillna(texts)
-
-
-def _extract(texts: pd.Series, form: str, turned: str) -> pd.DataFrame:
-    """The named parts of texts in one form or the other; NaN in those of neither."""
-    parts = texts.str.extract(form, flags=re.IGNORECASE)
-    return parts.fillna(texts.str.extract(turned, flags=re.IGNORECASE).reindex(columns=parts.columns))
+    turned = texts.str.upper().str.replace(_TURNED_PERIOD, r"\5 \1\4\2\3", regex=True)
+    turned = turned.str.replace(_TURNED_WEEK, r"\2-W\1", regex=True)
+    year, kind, number = (part for _, part in turned.str.extract(_PERIOD).items())
+    month = (pd.to_numeric(number) - 1) * kind.map({"M": 1, "Q": 3, "H": 6, "S": 6}) + 1
+    months = year + "-" + month.map("{:02.0f}".format) + "-01"
+    year, week, day = (part for _, part in turned.str.extract(_WEEK).items())
+    days = pd.to_datetime(year + week.str.zfill(2) + day.fillna("1"), format="%G%V%u", errors="coerce")
+    return days.dt.strftime("%Y-%m-%d").fillna(months).fillna(texts)
 
 
 def _times(
