@@ -110,7 +110,7 @@ def test_compare(titans, logged, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("recall", "--task", "parity"), 'no recall task "parity": expected one of mqar'),
+        (("recall", "--task", "parity"), "parity is a state task: use titans evaluate state"),
         (("state", "--task", "mqar"), "mqar is a recall task: use titans evaluate recall"),
         (("state", "--task", "party"), 'did you mean "parity"'),
         (("state", "--lengths", "40,x"), '"x" is no size'),

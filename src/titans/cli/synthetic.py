@@ -63,17 +63,10 @@ def recall(
 
     [bold]Example:[/] titans evaluate recall --task mqar --variant lmm --vocabulary 64 --train 32/4 --lengths 32/4,64/8
     """
-    _train_and_test(
-        "recall",
-        task,
-        {"vocabulary": vocabulary},
-        _model(variant, preset, hidden_size, layers, heads, fields),
-        (train, lengths),
-        {"steps": steps, "batch": batch, "learning_rate": learning_rate, "curriculum": curriculum},
-        seeds,
-        sequences,
-        out,
-    )
+    model = _model(variant, preset, hidden_size, layers, heads, fields)
+    budget = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "curriculum": curriculum}
+    options = {"vocabulary": vocabulary}
+    _train_and_test("recall", task, options, model, (train, lengths), budget, seeds, sequences, out)
 
 
 def state(
@@ -102,27 +95,16 @@ def state(
 
     [bold]Example:[/] titans evaluate state --task parity --variant mamba2 --steps 500
     """
-    _train_and_test(
-        "state",
-        task,
-        {} if modulus is None else {"modulus": modulus},
-        _model(variant, preset, hidden_size, layers, heads, fields),
-        (train, lengths),
-        {"steps": steps, "batch": batch, "learning_rate": learning_rate, "curriculum": curriculum},
-        seeds,
-        sequences,
-        out,
-    )
+    model = _model(variant, preset, hidden_size, layers, heads, fields)
+    budget = {"steps": steps, "batch": batch, "learning_rate": learning_rate, "curriculum": curriculum}
+    options = {} if modulus is None else {"modulus": modulus}
+    _train_and_test("state", task, options, model, (train, lengths), budget, seeds, sequences, out)
 
 
 def _model(
-    variant: str | None,
-    preset: str | None,
-    hidden_size: int | None,
-    layers: int | None,
-    heads: int | None,
+    variant: str | None, preset: str | None, hidden_size: int | None, layers: int | None, heads: int | None,
     fields: Sequence[str] | None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Put the fields of the model together."""
     from titans.io.recipe import apply_override
 
@@ -149,17 +131,15 @@ def _train_and_test(
     sequences: int,
     out: Path | None,
 ) -> None:
-    from titans.data.synthetic import RECALL_TASKS, make_task, parse_sizes
+    from titans.data.synthetic import TASKS, make_task, parse_sizes
     from titans.evaluation.model_zoo import make_model
     from titans.evaluation.synthetic import train_and_score
     from titans.evaluation.synthetic_training import Budget
 
-    if kind == "recall" and task not in RECALL_TASKS:
-        raise TitansError(f'there is no recall task "{task}": expected one of {", ".join(RECALL_TASKS)}')
+    if task in TASKS and TASKS[task].kind != kind:
+        raise TitansError(f"{task} is a {TASKS[task].kind} task: use titans evaluate {TASKS[task].kind}")
     make_folder(out)
     made = make_task(task, options)
-    if made.kind != kind:
-        raise TitansError(f"{task} is a {made.kind} task: use titans evaluate {made.kind}")
     train, test = (parse_sizes(words.split(",")) for words in sizes)
     numbers = whole_numbers(seeds, "seeds")
     with progress_bar() as progress:
