@@ -233,7 +233,8 @@ def test_output_that_cannot_show_a_character_costs_no_work(model_folder, monkeyp
     monkeypatch.setattr(sys, "stdout", shown)
     monkeypatch.setattr(sys, "argv", ["titans", "generate", str(model_folder), "--prompt", "é世", "--seed", "1"])
     monkeypatch.setattr(
-        "titans.generation.continuation.write_tokens", lambda *_, **options: iter(("Zoë ", "世\U0001f600"))
+        "titans.generation.stream.generate_text",
+        lambda model, tokenizer, prompt, write, **options: [write(text) for text in ("Zoë ", "世\U0001f600")],
     )
     with pytest.raises(SystemExit) as left:
         main()

@@ -1,13 +1,22 @@
 """Generation streams the prompt and prints whole characters."""
 
+import copy
+
 import pytest
 import torch
 
+from titans import TitansError
 from titans.data import byte_tokenizer
-from titans.generation.continuation import continue_text
+from titans.generation.stream import generate_text
 from titans.training.pretrained import load_model
 
 BYTES = byte_tokenizer()
+
+
+def generated(model, *prompt, temperature=1.0, **options):
+    parts = []
+    generate_text(model, BYTES, prompt, parts.append, temperature=temperature, **options)
+    return "".join(parts)
 
 
 @pytest.fixture(scope="module")
@@ -18,13 +27,13 @@ def model(model_folder):
 def test_greedy_text_is_that_of_full_forward_passes(model):
     text = "a prompt longer than segment and chunk"
     ids = [256, *text.encode()]
-    generated = []
+    said = []
     with torch.no_grad():
         for _ in range(12):
-            generated.append(int(model(torch.tensor([ids + generated])).logits[0, -1].argmax()))
-    assert 257 not in generated
-    streamed = "".join(continue_text(model, BYTES, [text], max_new_tokens=12, temperature=0))
-    assert streamed == BYTES.decode(generated)
+            said.append(int(model(torch.tensor([ids + said])).logits[0, -1].argmax()))
+    assert 257 not in said
+    streamed = generated(model, text, max_new_tokens=12, temperature=0)
+    assert streamed == BYTES.decode(said, skip_special_tokens=True)
 
 
 def test_long_prompts_go_through_in_pieces(model, monkeypatch):
@@ -36,21 +45,31 @@ def test_long_prompts_go_through_in_pieces(model, monkeypatch):
         return forward(self, input_ids, **options)
 
     monkeypatch.setattr(type(model), "forward", spy)
-    monkeypatch.setattr("titans.generation.continuation.PIECE_LENGTH", 20)
-    list(continue_text(model, BYTES, ["x" * 25, "y" * 26], max_new_tokens=2, temperature=0))
-    assert lengths == [20, 20, 12, 1]  # nothing is read after the last token
+    monkeypatch.setattr("titans.generation.stream.PIECE_LENGTH", 20)
+    generated(model, "x" * 25, "y" * 26, max_new_tokens=2, temperature=0)
+    assert lengths == [19, 20, 12, 1, 1]  # nothing is read after the last token
 
 
 def test_seed_repeats_sampling(model):
     def text(seed):
-        return "".join(continue_text(model, BYTES, ["x"], max_new_tokens=30, seed=seed))
+        return generated(model, "x", max_new_tokens=30, seed=seed)
 
     assert text(1) == text(1) != text(2)
 
 
-def test_ends_at_eos(model, monkeypatch):
-    monkeypatch.setattr("titans.generation.continuation.sample", lambda *arguments: 257)
-    assert list(continue_text(model, BYTES, ["x"], max_new_tokens=5)) == []
+def test_special_tokens_end_a_text_or_are_left_out(model, monkeypatch):
+    said = iter([256, 258, ord("a"), 258, ord("b"), 257, ord("c")])
+    monkeypatch.setattr(
+        "titans.generation.stream.check_finite", lambda scores: scores.fill_(-9).__setitem__((0, next(said)), 9)
+    )
+    assert generated(model, "x", max_new_tokens=9, temperature=0) == "ab"
+
+
+def test_a_damaged_model_is_refused(model):
+    damaged = copy.deepcopy(model)
+    damaged.lm_head.register_forward_hook(lambda module, inputs, output: output * torch.nan)
+    with pytest.raises(TitansError, match="predicts NaN or infinity: its weights are damaged"):
+        generated(damaged, "x", max_new_tokens=3)
 
 
 def test_command_line(titans, model_folder, tmp_path):

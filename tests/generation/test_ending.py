@@ -8,8 +8,8 @@ from tests.serving.test_engine import Asked
 from titans import TitansForCausalLM
 from titans.data import byte_tokenizer
 from titans.evaluation.streaming_lm import StreamingLM
-from titans.generation.continuation import continue_text
 from titans.generation.ending import end_tokens
+from titans.generation.stream import generate_text
 from titans.serving.engine import Engine
 
 BYTES = byte_tokenizer()
@@ -44,7 +44,9 @@ def test_ends_at_any_of_several_tokens(model, place, tmp_path):
     assert expected == said[: said.index(last) + 1]
     text = BYTES.decode(expected[:-1])
 
-    assert "".join(continue_text(loaded, BYTES, ["hello"], max_new_tokens=12, temperature=0)) == text
+    parts = []
+    generate_text(loaded, BYTES, ["hello"], parts.append, max_new_tokens=12, temperature=0)
+    assert "".join(parts) == text
     assert StreamingLM(loaded, BYTES).answer("hello", 12) == text
     engine = Engine(loaded, BYTES)
     asked = Asked(loaded, [256, *b"hello"], max_new_tokens=12)

@@ -30,7 +30,7 @@ class Grouped:
     def __init__(self, *tokens):
         self.tokens = tokens
 
-    def decode(self, ids):
+    def decode(self, ids, skip_special_tokens=False):
         return b"".join(self.tokens[i] for i in ids).decode(errors="replace")
 
     def convert_ids_to_tokens(self, ids):

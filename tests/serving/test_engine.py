@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans.generation.continuation import continue_text
+from titans.generation.stream import generate_text
 from titans.serving.engine import Engine
 from titans.serving.rows import Done, Failed, Generation, Piece
 
@@ -70,7 +70,9 @@ def test_a_batch_gives_each_what_it_gets_alone(any_model, run, close):
 
 def test_greedy_text_is_that_of_generate(any_model, run, tokenizer):
     text, _, _ = run(any_model, [Asked(any_model, [256, *b"hello there"], max_new_tokens=9)])[0]
-    assert text == "".join(continue_text(any_model, tokenizer, ["hello there"], max_new_tokens=9, temperature=0))
+    parts = []
+    generate_text(any_model, tokenizer, ["hello there"], parts.append, max_new_tokens=9, temperature=0)
+    assert text == "".join(parts)
 
 
 @settings(max_examples=8)

@@ -33,22 +33,22 @@ def generate(
 
     [bold]Example:[/] titans generate runs/tiny-cpu --file book.txt --max-new-tokens 500 --temperature 0.7
     """
-    from titans.generation.continuation import continue_text
+    from titans.generation.stream import generate_text
 
     blocks = text_or_file(prompt, file, "--prompt")
     from titans.training.pretrained import load_write_policy
 
     policy = load_write_policy(model, write)
     language_model, tokenizer = load_for_inference(model)
-    for text in continue_text(
+    generate_text(
         language_model,
         tokenizer,
         blocks,
+        lambda text: print(text, end="", flush=True),
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,
         seed=seed,
         policy=policy,
-    ):
-        print(text, end="", flush=True)
+    )
     print()

@@ -1,7 +1,7 @@
 """From what a model predicts to text: choosing tokens, and putting them together as characters."""
 
 from titans.generation.ending import end_tokens
-from titans.generation.sampling import sample, seeded
+from titans.generation.sampling import sample
 from titans.generation.text import StopFilter, TextWriter
 
-__all__ = ["StopFilter", "TextWriter", "end_tokens", "sample", "seeded"]
+__all__ = ["StopFilter", "TextWriter", "end_tokens", "sample"]

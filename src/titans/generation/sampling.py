@@ -10,20 +10,18 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
-def seeded(seed: int | None) -> Generator:
-    """Make a source of chance; without a seed, a new one every time."""
-    import torch
+def check_finite(logits: Tensor) -> None:
+    """Refuse logits of which no token can be chosen.
 
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator
+    Raises:
+        TitansError: they hold NaN or infinity.
+    """
+    if not logits.isfinite().all():
+        raise TitansError("the model predicts NaN or infinity: its weights are damaged, or its training diverged")
 
 
 def sample(logits: Tensor, temperature: float, top_p: float, generator: Generator) -> int:
-    """Choose one token.
+    """Choose one token as `model.generate` does, from a source of chance of its own.
 
     Args:
         logits: of the next token, `[vocab_size]`, on the CPU.
@@ -38,12 +36,12 @@ def sample(logits: Tensor, temperature: float, top_p: float, generator: Generato
         TitansError: the logits hold NaN or infinity.
     """
     import torch
+    from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
-    if not logits.isfinite().all():
-        raise TitansError("the model predicts NaN or infinity: its weights are damaged, or its training diverged")
+    check_finite(logits)
     if temperature == 0:
         return int(logits.argmax())
-    probabilities, tokens = ((logits - logits.max()).double() / temperature).softmax(-1).sort(descending=True)
-    before = probabilities.cumsum(-1) - probabilities
-    probabilities[(before >= top_p) & (before > 0)] = 0  # the likeliest token always stays
-    return int(tokens[torch.multinomial(probabilities, 1, generator=generator)])
+    scores = (logits - logits.max()).double()[None]  # so that no temperature overflows
+    for warper in (TemperatureLogitsWarper(float(temperature)), TopPLogitsWarper(float(top_p))):
+        scores = warper(None, scores)
+    return int(torch.multinomial(scores.softmax(-1)[0], 1, generator=generator))

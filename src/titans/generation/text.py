@@ -20,10 +20,11 @@ class TextWriter:
     Args:
         tokenizer: the tokenizer.
         context: the tokens before; the last 8 are enough.
+        skip_special_tokens: leave out the text of special tokens, as `<|pad|>`. Default: no.
     """
 
-    def __init__(self, tokenizer: Any, context: Sequence[int]) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, context: Sequence[int], skip_special_tokens: bool = False) -> None:
+        self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
         ids = list(context[-CONTEXT:])
         if self._ends_in_a_genuine_one(ids):
             self.ids, self.waiting = self._from_a_character(ids, 0), 0
@@ -89,7 +90,7 @@ class TextWriter:
         return "".join(tokens).endswith(GENUINE)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(ids)
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=self.skip_special_tokens)
         return text
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from titans.generation import StopFilter, TextWriter, sample, seeded
+from titans.generation import StopFilter, TextWriter, sample
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace
 from titans.models.write_policy import write_modes
@@ -139,10 +139,14 @@ class Row:
         self.read = self.said = 0
         self.ends = ends
         self.reason: str | None = None
-        self.writer = TextWriter(tokenizer, request.prompt)
+        self.writer = TextWriter(tokenizer, request.prompt, skip_special_tokens=True)
         self.reader = TextWriter(tokenizer, [])
         self.stop = StopFilter(request.stop)
-        self.generator = seeded(request.seed)
+        self.generator = torch.Generator()
+        if request.seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(request.seed)
 
     @property
     def in_prompt(self) -> bool:
