@@ -39,7 +39,7 @@ def main() -> None:
     name = evaluation.benchmark.name + ("" if arguments.look_back == 96 else f"-{arguments.look_back}")
     with Progress() as progress:
         task = progress.add_task(name, total=1.0)
-        result = evaluation.run(
+        result = evaluation.measure(
             arguments.runs / name,
             arguments.models,
             arguments.seeds,

@@ -103,6 +103,7 @@ def test_binary_and_missing_files(titans, tmp_path):
         (("--context-length", "3"), "--context-length"),
         (("--context-length", "100000"), "a window of 100,000 steps is longer than the series, which have 120"),
         (("--minutes", "nan"), "--minutes"),
+        (("--minutes", "inf"), "minutes is inf, expected a finite number"),
     ],
 )
 def test_bad_options(titans, file, tmp_path, options, sentence):

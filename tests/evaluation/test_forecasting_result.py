@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from titans.evaluation.forecasting import ForecastingResult, Measurement
+from titans.evaluation.forecasting_result import ForecastingResult, Measurement
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import torch
 
 from titans.errors import TitansError
 from titans.evaluation import forecasting_run
-from titans.evaluation.forecasting import score
 from titans.evaluation.forecasting_run import Evaluation, load
 from titans.forecasting.baselines import DLinear, seasonal_naive
+from titans.forecasting.scores import score
 from titans.forecasting.settings import default_config, dlinear_training
 from titans.forecasting.training import fit
 
@@ -51,6 +51,7 @@ def trainings(monkeypatch):
 
 
 def kept_in(folder):
+    """The results in a folder, by name."""
     lines = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     return {line["key"]: line["result"] for line in lines}
 
@@ -65,7 +66,7 @@ def test_load(evaluation):
 
 
 def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path):
-    result = evaluation.run(tmp_path, ["seasonal-naive", "dlinear"], 2, epochs=2)
+    result = evaluation.measure(tmp_path, ["seasonal-naive", "dlinear"], 2, epochs=2)
     windows = evaluation.benchmark.windows
     naive = score(lambda past: seasonal_naive(past, 8, 24), windows("test", 8))
     by_name = {(m.model, m.horizon, m.seed): m for m in result.measurements}
@@ -88,10 +89,10 @@ def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path)
 def test_titans_and_twins(evaluation, tmp_path, variant):
     one = dataclasses.replace(evaluation, benchmark=dataclasses.replace(evaluation.benchmark, horizons=(4,)))
     before = torch.random.get_rng_state()
-    result = one.run(tmp_path / "a", [variant], 1, epochs=2, learning_rate=0.01)
+    result = one.measure(tmp_path / "a", [variant], 1, epochs=2, learning_rate=0.01)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert result.mean(variant, 4).mse < 0.3  # nothing but zeros has 1
-    again = one.run(tmp_path / "b", [variant], 1, epochs=2, learning_rate=0.01)
+    again = one.measure(tmp_path / "b", [variant], 1, epochs=2, learning_rate=0.01)
     assert again.measurements == result.measurements
     kept = kept_in(tmp_path / "a")[f"{variant}, horizon 4, seed 0"]
     model = forecasting_run.TitansForForecasting(default_config(24, 4, 2, variant=variant))
@@ -99,11 +100,11 @@ def test_titans_and_twins(evaluation, tmp_path, variant):
 
 
 def test_runs_are_done_once(evaluation, tmp_path, trainings):
-    first = evaluation.run(tmp_path, ["dlinear"], 1, epochs=1)
+    first = evaluation.measure(tmp_path, ["dlinear"], 1, epochs=1)
     assert len(trainings) == 2
-    assert evaluation.run(tmp_path, ["dlinear"], 1, epochs=1) == first
+    assert evaluation.measure(tmp_path, ["dlinear"], 1, epochs=1) == first
     assert len(trainings) == 2
-    more = evaluation.run(tmp_path, ["repeat", "dlinear"], 2, epochs=1)
+    more = evaluation.measure(tmp_path, ["repeat", "dlinear"], 2, epochs=1)
     assert len(trainings) == 4
     assert set(first.measurements) < set(more.measurements)
     trained = {f"dlinear, horizon {h}, seed {s}" for h in (4, 8) for s in (0, 1)}
@@ -111,14 +112,14 @@ def test_runs_are_done_once(evaluation, tmp_path, trainings):
 
 
 def test_other_settings_are_refused(evaluation, tmp_path, trainings):
-    evaluation.run(tmp_path, ["repeat"], epochs=1)
+    evaluation.measure(tmp_path, ["repeat"], epochs=1)
     before = (tmp_path / "forecasting.json").read_text()
     for changed in ({"epochs": 2}, {"epochs": 1, "learning_rate": 1.0}, {"epochs": 1, "minutes": 1.0}, {}):
         with pytest.raises(TitansError, match="holds results under other settings"):
-            evaluation.run(tmp_path, ["dlinear"], **changed)
+            evaluation.measure(tmp_path, ["dlinear"], **changed)
     other = dataclasses.replace(evaluation, benchmark=dataclasses.replace(evaluation.benchmark, name="other"))
     with pytest.raises(TitansError, match=r"other settings \(dataset;"):
-        other.run(tmp_path, ["dlinear"], epochs=1)
+        other.measure(tmp_path, ["dlinear"], epochs=1)
     assert not trainings
     assert (tmp_path / "forecasting.json").read_text() == before
 
@@ -128,27 +129,27 @@ def test_interruption_keeps_what_is_done(evaluation, tmp_path, monkeypatch):
         if "horizon 8" in line and share > 0.6:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are kept in .* the same command goes on"):
-        evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.measure(tmp_path, ["dlinear"], 1, epochs=1, progress=interrupted)
     assert list(kept_in(tmp_path)) == ["dlinear, horizon 4, seed 0"]
     assert not (tmp_path / "forecasting.json").exists()
     shares = []
-    evaluation.run(tmp_path, ["dlinear"], 1, epochs=1, progress=lambda share, line: shares.append(share))
+    evaluation.measure(tmp_path, ["dlinear"], 1, epochs=1, progress=lambda share, line: shares.append(share))
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.5, 1.0)
 
 
 def test_the_time_limit_is_shared_and_named(evaluation, tmp_path, trainings):
-    evaluation.run(tmp_path / "shared", ["dlinear"], 1, epochs=1000, minutes=0.01)
+    evaluation.measure(tmp_path / "shared", ["dlinear"], 1, epochs=1000, minutes=0.01)
     assert [0 < kwargs["seconds"] <= 0.61 for kwargs in trainings] == [True, True]
     assert trainings[0]["seconds"] < 0.31
-    result = evaluation.run(tmp_path / "short", ["dlinear"], 1, epochs=1000, minutes=1e-6)  # a step each
+    result = evaluation.measure(tmp_path / "short", ["dlinear"], 1, epochs=1000, minutes=1e-6)  # a step each
     assert "the time limit ended 2 of 2 trainings" in result.deviations
 
 
 def test_notes_on_the_data_are_deviations(evaluation, tmp_path):
     noted = Evaluation(evaluation.benchmark, 24, ("3 values were missing",))
-    assert noted.run(tmp_path, ["repeat"]).deviations[-1] == "3 values were missing"
+    assert noted.measure(tmp_path, ["repeat"]).deviations[-1] == "3 values were missing"
 
 
 @pytest.mark.parametrize(
@@ -164,40 +165,39 @@ def test_notes_on_the_data_are_deviations(evaluation, tmp_path):
 )
 def test_refusals(evaluation, tmp_path, models, changes, sentence):
     with pytest.raises(TitansError, match=sentence):
-        evaluation.run(tmp_path / "out", models, **changes)
+        evaluation.measure(tmp_path / "out", models, **changes)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_season_longer_than_the_look_back_is_refused(evaluation, tmp_path):
     with pytest.raises(TitansError, match="a season of 144 steps, but it is 24"):
-        dataclasses.replace(evaluation, season=144).run(tmp_path, ["seasonal-naive"])
+        dataclasses.replace(evaluation, season=144).measure(tmp_path, ["seasonal-naive"])
 
 
 def test_damaged_files_are_refused(evaluation, tmp_path):
-    evaluation.run(tmp_path, ["repeat"])
+    evaluation.measure(tmp_path, ["repeat"])
     path = tmp_path / "results.jsonl"
-    first, second = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(first[:20] + b"\n" + second)
-    with pytest.raises(TitansError, match=r"line 1 is damaged: delete that line, and it will be done again"):
-        evaluation.run(tmp_path, ["repeat"])
-    path.write_bytes(second)
-    assert len(evaluation.run(tmp_path, ["repeat"]).measurements) == 2
-    (tmp_path / "settings.json").write_text("[]")
-    with pytest.raises(TitansError, match="another folder"):
-        evaluation.run(tmp_path, ["repeat"])
+    path.write_bytes(path.read_bytes().replace(b'"mse"', b'"mess"', 1))
+    with pytest.raises(TitansError, match="line 1 is damaged: delete that line, and it will be done again"):
+        evaluation.measure(tmp_path, ["repeat"])
+    path.write_bytes(path.read_bytes().partition(b"\n")[2])
+    assert len(evaluation.measure(tmp_path, ["repeat"]).measurements) == 2
+    (tmp_path / "settings.json").write_text("]")
+    with pytest.raises(TitansError, match="use another folder"):
+        evaluation.measure(tmp_path, ["repeat"])
     (tmp_path / "old" / "runs").mkdir(parents=True)
     with pytest.raises(TitansError, match="old holds runs of an older version: use another folder"):
-        evaluation.run(tmp_path / "old", ["repeat"])
+        evaluation.measure(tmp_path / "old", ["repeat"])
 
 
 def test_divergence_names_the_run(evaluation, tmp_path):
     with pytest.raises(TitansError, match=r"^dlinear, horizon 4, seed 0: training diverged"):
-        evaluation.run(tmp_path, ["dlinear"], 1, learning_rate=1e30)
+        evaluation.measure(tmp_path, ["dlinear"], 1, learning_rate=1e30)
 
 
 def test_divergence_of_ours_is_a_sentence_too(evaluation, tmp_path):
     with pytest.raises(TitansError, match=r"^lmm, horizon 4, seed 0: training diverged .* lower the learning rate"):
-        evaluation.run(tmp_path, ["lmm"], 1, learning_rate=1e9, epochs=1)
+        evaluation.measure(tmp_path, ["lmm"], 1, learning_rate=1e9, epochs=1)
     for setting in ("learning_rate", "minutes"):
         with pytest.raises(TitansError, match="is inf, expected more than 0, and finite"):
-            evaluation.run(tmp_path / "x", ["repeat"], 1, **{setting: math.inf})
+            evaluation.measure(tmp_path / "x", ["repeat"], 1, **{setting: math.inf})

@@ -34,6 +34,20 @@ def whole_numbers(listed: str, what: str) -> list[int]:
     return numbers
 
 
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that results cannot go to, before the work is done.
+
+    Args:
+        folder: which. None: none.
+
+    Raises:
+        TitansError: there is a file in its place, or in that of one above it.
+    """
+    for part in () if folder is None else (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            raise TitansError(f"{part} is a file: expected a folder to write to")
+
+
 def make_folder(folder: Path | None) -> None:
     """Make the folder that results go to, so that one that cannot be made is known before the work is done.
 
@@ -41,11 +55,8 @@ def make_folder(folder: Path | None) -> None:
         folder: which. None: nothing is made.
 
     Raises:
-        TitansError: there is a file in its place.
+        TitansError: as `check_folder`.
     """
-    if folder is None:
-        return
-    for part in (folder, *folder.parents):
-        if part.exists() and not part.is_dir():
-            raise TitansError(f"{part} is a file: expected a folder to write to")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import whole_numbers, words
-from titans.cli._progress import log_line, progress_bar
+from titans.cli._arguments import check_folder, whole_numbers, words
+from titans.cli._progress import log_line, progress_bar, resumable
 
 if TYPE_CHECKING:
-    from titans.evaluation.forecasting import ForecastingResult
+    from titans.evaluation.forecasting_result import ForecastingResult
 
 
 def forecasting(
@@ -52,9 +52,10 @@ def forecasting(
 
     evaluation = load(dataset, protocol, context_length=look_back, horizons=whole_numbers(horizons, "horizons"))
     folder = Path(f"forecasting-{evaluation.benchmark.name}") if out is None else out
-    with progress_bar() as progress:
+    check_folder(folder)
+    with resumable(folder), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
-        result = evaluation.run(
+        result = evaluation.measure(
             folder,
             evaluation.models() if models is None else words(models),
             seeds,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from titans.cli._progress import progress_bar
+from titans.errors import TitansError
 
 
 def forecast(
@@ -42,6 +44,8 @@ def forecast(
 
     [bold]Example:[/] titans forecast sales.csv --horizon 28 --columns north,south --out report.html --csv next.csv
     """
+    if not math.isfinite(minutes):
+        raise TitansError(f"minutes is {minutes}, expected a finite number")
     from titans.forecasting.forecast_page import check_targets, write, write_csv
 
     check_targets(out, csv, source=table)  # what cannot be written is known before the work is done

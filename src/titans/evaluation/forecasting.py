@@ -10,24 +10,8 @@ import torch
 from torch import Tensor
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting_result import ForecastingResult, Measurement
-from titans.forecasting.scores import Predict, Scores, score
 from titans.forecasting.seasonal import SeasonalProfile
 from titans.forecasting.windows import Windows
-
-__all__ = [
-    "PROTOCOLS",
-    "Benchmark",
-    "ForecastingResult",
-    "Measurement",
-    "Predict",
-    "Scaler",
-    "Scores",
-    "Split",
-    "prepare",
-    "score",
-    "split",
-]
 
 PROTOCOLS = ("ett", "custom")
 PARTS = ("train", "validation", "test")
@@ -95,39 +79,21 @@ def _rows_per_hour(name: str, frequency: str | None) -> int:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Scaler:
-    """Shifts and stretches each channel so that the rows it was fitted on have mean 0 and variance 1.
+def standardize(values: Tensor, rows: range) -> Tensor:
+    """Shift and stretch each channel so that some of its rows have mean 0 and variance 1.
 
     Args:
-        mean: `[C]`, float64.
-        std: `[C]`, float64: the population's (n, not n - 1, below the line); 1 where a channel is constant.
+        values: `[T, C]`, finite.
+        rows: the rows.
+
+    Returns:
+        All rows `[T, C]`, float64, by the deviation of the population (n, not n - 1, below the line). A channel that is
+        constant in these rows is shifted only.
     """
-
-    mean: Tensor
-    std: Tensor
-
-    @classmethod
-    def fit(cls, values: Tensor) -> Scaler:
-        """Measure the channels.
-
-        Args:
-            values: `[T, C]`, finite.
-
-        Returns:
-            The scaler.
-        """
-        values = values.double()
-        constant = values.amax(0) == values.amin(0)  # whose deviation is seldom exactly 0
-        return cls(values.mean(0), torch.where(constant, 1.0, values.std(0, correction=0)))
-
-    def scale(self, values: Tensor) -> Tensor:
-        """Return `[..., C]` in scaled space, float64."""
-        return (values - self.mean) / self.std
-
-    def unscale(self, values: Tensor) -> Tensor:
-        """Return `[..., C]` in the units of the data, float64."""
-        return values * self.std + self.mean
+    values = values.double()
+    known = values[rows.start : rows.stop]
+    constant = known.amax(0) == known.amin(0)  # whose deviation is seldom exactly 0
+    return (values - known.mean(0)) / torch.where(constant, 1.0, known.std(0, correction=0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +106,7 @@ class Benchmark:
         context_length: look-back L.
         horizons: the horizons asked for.
         split: the rows of each part.
-        scaler: fitted on the train part.
-        values: all rows in scaled space, `[T, C]`, float32.
+        values: all rows, standardized by the train part, `[T, C]`, float32.
     """
 
     name: str
@@ -149,7 +114,6 @@ class Benchmark:
     context_length: int
     horizons: tuple[int, ...]
     split: Split
-    scaler: Scaler
     values: Tensor
 
     def windows(self, part: str, horizon: int) -> Windows:
@@ -236,9 +200,8 @@ def prepare(
     if not horizons or min(horizons) < 1 or len(set(horizons)) < len(horizons):
         raise TitansError(f"the horizons are {list(horizons)}, expected different numbers of at least 1, as 96, 192")
     rows = split(len(series), name, protocol, context_length, frequency)
-    scaler = Scaler.fit(series[rows.train.start : rows.train.stop])
-    scaled = scaler.scale(series).float()
-    benchmark = Benchmark(name, protocol, context_length, tuple(horizons), rows, scaler, scaled)
+    scaled = standardize(series, rows.train).float()
+    benchmark = Benchmark(name, protocol, context_length, tuple(horizons), rows, scaled)
     for part in PARTS:
         benchmark.windows(part, max(horizons))  # too short is known before anything is trained
     return benchmark

@@ -100,29 +100,25 @@ class ForecastingResult:
             The mean; None where the horizon, or any of them, was not measured: a mean over fewer of them could
             not be compared.
         """
-        if horizon is not None:
-            found = [m for m in self.measurements if (m.model, m.horizon) == (model, horizon)]
-            return _mean([m.mse for m in found], [m.mae for m in found]) if found else None
-        each = [mean for h in self.horizons if (mean := self.mean(model, h)) is not None]
-        if not each or len(each) < len(self.horizons):
-            return None
-        return Mean(
-            statistics.fmean(mean.mse for mean in each),
-            statistics.fmean(mean.mae for mean in each),
-            *self._deviations_over_seeds(model),
-            min(mean.seeds for mean in each),
-        )
-
-    def _deviations_over_seeds(self, model: str) -> tuple[float, float]:
-        """How the means over all horizons spread, over the seeds that have every horizon."""
+        wanted = self.horizons if horizon is None else (horizon,)
+        at_horizon: dict[int, list[Measurement]] = {h: [] for h in wanted}
         by_seed: dict[int | None, list[Measurement]] = {}
         for m in self.measurements:
-            if m.model == model:
+            if m.model == model and m.horizon in wanted:
+                at_horizon[m.horizon].append(m)
                 by_seed.setdefault(m.seed, []).append(m)
-        whole = [found for found in by_seed.values() if len(found) == len(self.horizons)]
-        mses = [statistics.fmean(m.mse for m in found) for found in whole]
-        maes = [statistics.fmean(m.mae for m in found) for found in whole]
-        return _deviation(mses), _deviation(maes)
+        if not all(at_horizon.values()):
+            return None
+        whole = [found for found in by_seed.values() if len(found) == len(wanted)]  # seeds that have every horizon
+
+        def mean(error: str) -> float:
+            return statistics.fmean(_mean(found, error) for found in at_horizon.values())
+
+        def deviation(error: str) -> float:
+            return statistics.stdev(_mean(found, error) for found in whole) if len(whole) > 1 else 0.0
+
+        seeds = min(map(len, at_horizon.values()))
+        return Mean(mean("mse"), mean("mae"), deviation("mse"), deviation("mae"), seeds)
 
     def save(self, folder: Path) -> None:
         """Write `forecasting.json` and the plot `forecasting.png`, each whole or not at all.
@@ -144,12 +140,8 @@ class ForecastingResult:
         return {**dataclasses.asdict(self), "description": self.describe(), "means": means}
 
 
-def _mean(mses: list[float], maes: list[float]) -> Mean:
-    return Mean(statistics.fmean(mses), statistics.fmean(maes), _deviation(mses), _deviation(maes), len(mses))
-
-
-def _deviation(numbers: list[float]) -> float:
-    return statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+def _mean(found: list[Measurement], error: str) -> float:
+    return statistics.fmean(getattr(m, error) for m in found)
 
 
 def _plot(result: ForecastingResult) -> Figure:

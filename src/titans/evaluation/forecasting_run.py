@@ -6,17 +6,18 @@ import dataclasses
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import Benchmark, ForecastingResult, Measurement, prepare
-from titans.evaluation.progress import Finished, unheard
+from titans.evaluation.forecasting import Benchmark, prepare
+from titans.evaluation.forecasting_result import ForecastingResult, Measurement
+from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
 from titans.forecasting.baselines import DLinear, seasonal_naive
 from titans.forecasting.frames import read_csv
@@ -33,9 +34,25 @@ UNTRAINED = ("repeat", "seasonal-naive")
 MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
 WINDOWS = 3000  # the linear start and validation see so many windows at most, spread evenly: more say little more
 HORIZONS, LOOK_BACK, SEEDS = (96, 192, 336, 720), 96, 3  # the field's
+_FIELDS = dataclasses.fields(Measurement)
 
-Progress = Callable[[float, str], None]
-"""Called with the share done, 0 to 1, and a line."""
+
+class Run(NamedTuple):
+    """One model, trained and tested at one horizon.
+
+    Args:
+        model: one of `MODELS`.
+        horizon: steps to forecast.
+        seed: of its weights and its training; None for what is not trained.
+    """
+
+    model: str
+    horizon: int
+    seed: int | None
+
+    def __str__(self) -> str:
+        """Name it, to the user and in the folder of results."""
+        return f"{self.model}, horizon {self.horizon}" + ("" if self.seed is None else f", seed {self.seed}")
 
 
 def load(
@@ -69,25 +86,6 @@ def load(
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """One model, trained and tested at one horizon.
-
-    Args:
-        model: one of `MODELS`.
-        horizon: steps to forecast.
-        seed: of its weights and its training; None for what is not trained.
-    """
-
-    model: str
-    horizon: int
-    seed: int | None
-
-    def __str__(self) -> str:
-        """Name it to the user, and in the results kept."""
-        return f"{self.model}, horizon {self.horizon}" + ("" if self.seed is None else f", seed {self.seed}")
-
-
-@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """A data set on which models are trained and tested.
 
@@ -106,7 +104,7 @@ class Evaluation:
         fits = self.season <= self.benchmark.context_length
         return ("lmm", "dlinear", "repeat", *(["seasonal-naive"] if fits and self.season > 1 else []))
 
-    def run(
+    def measure(
         self,
         folder: Path,
         models: Sequence[str],
@@ -116,12 +114,12 @@ class Evaluation:
         learning_rate: float | None = None,
         batch_size: int | None = None,
         minutes: float | None = None,
-        progress: Progress | None = None,
+        progress: Progress = unseen,
         finished: Finished = unheard,
     ) -> ForecastingResult:
         """Train every model at every horizon with every seed, and test each on all test windows.
 
-        Each run that ends is written into the folder at once, and is not done again when it is asked for again. More
+        Each run that ends is kept in the folder at once, and is not done again when it is asked for again. More
         models, horizons and seeds can be added so; the settings stay what they were.
 
         Args:
@@ -141,7 +139,6 @@ class Evaluation:
 
         Raises:
             TitansError: a setting is out of range, the folder holds runs with other settings, or a training diverges.
-            KeyboardInterrupt: interrupted; it says how many runs are kept.
         """
         runs = self._plan(models, seeds)
         given = {"epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size}
@@ -151,25 +148,25 @@ class Evaluation:
                 raise TitansError(f"{name.replace('_', ' ')} is {value}, expected more than 0, and finite")
         if (folder / "runs").exists():
             raise TitansError(f"{folder} holds runs of an older version: use another folder")
-        store = ResultStore(folder, self._settings(changes, minutes))
-        clock = _Clock(minutes, sum(run.seed is not None and str(run) not in store for run in runs))
+        store = ResultStore(folder, self._settings(changes, minutes), [field.name for field in _FIELDS])
+        trainings = sum(run.seed is not None and str(run) not in store for run in runs)
+        end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        kept = []
         for number, run in enumerate(runs):
-            if str(run) in store:
-                continue
-            try:
-                found = self._do(run, changes, clock.next(run), _part(progress, number, len(runs), run))
-                store.add(str(run), found)
-                finished(f"{run}: MSE {found['mse']:.4f}")
-            except KeyboardInterrupt:
-                kept = sum(str(run) in store for run in runs)
-                raise KeyboardInterrupt(
-                    f"interrupted: {kept} of {len(runs)} runs are kept in {folder}; the same command goes on from them"
-                ) from None
-            except TitansError as error:
-                raise TitansError(f"{run}: {error}") from error
-        result = self._result([store.get(str(run)) or {} for run in runs], seeds, changes)
-        result.save(folder)
-        return result
+            if (result := store.get(str(run))) is None:
+                try:
+                    seconds = max(end - time.monotonic(), 1e-3) / max(trainings, 1)  # an equal share of what is left
+                    shown = within(progress, number, 1, len(runs), str(run))
+                    result = self._train_and_test(run, changes, seconds, shown)
+                except TitansError as error:
+                    raise TitansError(f"{run}: {error}") from error
+                trainings -= run.seed is not None
+                store.add(str(run), result)
+                finished(f"{run}: MSE {result['mse']:.4f}")
+            kept.append(result)
+        together = self._result(kept, seeds, changes)
+        together.save(folder)
+        return together
 
     def _plan(self, models: Sequence[str], seeds: int) -> list[Run]:
         """The runs, in the order of the table; refused where a model cannot do what is asked."""
@@ -211,11 +208,10 @@ class Evaluation:
             "dlinear_training": dataclasses.asdict(dataclasses.replace(dlinear_training(), **changes)),
         }
 
-    def _do(self, run: Run, changes: dict[str, Any], seconds: float | None, progress: Progress) -> dict[str, Any]:
+    def _train_and_test(self, run: Run, changes: dict[str, Any], seconds: float, progress: Progress) -> dict[str, Any]:
         """Train and test; what is to be kept of it."""
         start, benchmark = time.monotonic(), self.benchmark
         kept: dict[str, Any] = {}
-        progress(0.0, "")
         predict: Predict
         if run.seed is None:
             steps = 1 if run.model == "repeat" else self.season
@@ -234,7 +230,7 @@ class Evaluation:
                 validation.every(-(-len(validation) // WINDOWS)),
                 step=predict.step if isinstance(predict, _Titans) else None,
                 seed=run.seed,
-                seconds=seconds,
+                seconds=None if math.isinf(seconds) else seconds,
                 progress=progress,
                 **dataclasses.asdict(dataclasses.replace(training, **changes)),
             )
@@ -247,7 +243,7 @@ class Evaluation:
                 "stopped": history.stopped,
             }
         scores = score(predict, benchmark.windows("test", run.horizon))
-        measured = dataclasses.asdict(run) | scores._asdict()
+        measured = run._asdict() | scores._asdict()
         return {**measured, **kept, "seconds": round(time.monotonic() - start, 2)}
 
     def _build(self, run: Run) -> tuple[nn.Module, Training]:
@@ -258,7 +254,6 @@ class Evaluation:
         return _Titans(context_length, run.horizon, channels, run.model), default_training()
 
     def _result(self, kept: list[dict[str, Any]], seeds: int, changes: dict[str, Any]) -> ForecastingResult:
-        names = [field.name for field in dataclasses.fields(Measurement)]
         benchmark = self.benchmark
         deviations = []
         if set(benchmark.horizons) != set(HORIZONS):
@@ -276,7 +271,7 @@ class Evaluation:
             benchmark.protocol,
             benchmark.context_length,
             benchmark.describe(),
-            tuple(Measurement(**{name: run[name] for name in names}) for run in kept),
+            tuple(Measurement(**{field.name: run[field.name] for field in _FIELDS}) for run in kept),
             (*deviations, *self.notes),
         )
 
@@ -297,26 +292,3 @@ class _Titans(nn.Module):
         """Forecast, with the loss of the model's configuration."""
         output = wrapper.model(past, future_values=future, use_cache=False)
         return output.prediction, output.loss
-
-
-class _Clock:
-    """Divides the time that is left among the trainings that are left."""
-
-    def __init__(self, minutes: float | None, trainings: int) -> None:
-        self.end = None if minutes is None else time.monotonic() + 60 * minutes
-        self.trainings = trainings
-
-    def next(self, run: Run) -> float | None:
-        """The seconds that a training may take; it takes one step at least."""
-        if self.end is None or run.seed is None:
-            return None
-        self.trainings -= 1
-        return max(self.end - time.monotonic(), 1e-3) / (self.trainings + 1)
-
-
-def _part(progress: Progress | None, number: int, runs: int, run: Run) -> Progress:
-    def show(share: float, line: str) -> None:
-        if progress is not None:
-            progress((number + share) / runs, f"{run}: {line}" if line else str(run))
-
-    return show

@@ -8,8 +8,8 @@ Progress = Callable[[float, str], None]  # share of the work done, and what is b
 Finished = Callable[[str], None]  # a sentence for each part that is done, with what it gave
 
 
-def within(progress: Progress, done: int, size: int, total: int, what: str) -> Callable[[float], None]:
-    """Return what reports a share of one part of the work, and has reported that the part begins.
+def within(progress: Progress, done: int, size: int, total: int, what: str) -> Callable[..., None]:
+    """Return what reports a share of one part of the work, and perhaps a detail; its begin is reported at once.
 
     Args:
         progress: told about the whole.
@@ -19,8 +19,8 @@ def within(progress: Progress, done: int, size: int, total: int, what: str) -> C
         what: the part.
     """
 
-    def show(share: float) -> None:
-        progress((done + size * share) / total, what)
+    def show(share: float, detail: str = "") -> None:
+        progress((done + size * share) / total, f"{what}: {detail}" if detail else what)
 
     show(0.0)
     return show
