@@ -141,7 +141,11 @@ def test_places_that_take_turns_may_be_series(read):
     times = pd.date_range("2024-01-01", periods=60, freq="10min")
     table = read("date,room,temperature\n" + "".join(f"{t},{'abc'[i % 3]},{i % 7}\n" for i, t in enumerate(times)))
     assert table.frequency == "10min"
-    assert table.notes[1].startswith('if "room" tells several series apart, rename it unique_id')
+    assert table.notes[1].startswith('if "room" tells series apart, rename it unique_id')
+    minutes = np.tile([0, 7, 31], 20)  # of a step that leaves most empty
+    times = pd.date_range("2024-01-01", periods=20, freq="h").repeat(3) + pd.to_timedelta(minutes, unit="min")
+    with pytest.raises(TitansError, match=r'no regular step.* if "room" tells series apart, rename it unique_id'):
+        read("date,room,v\n" + "".join(f"{t},{'abc'[i % 3]},{i % 7}\n" for i, t in enumerate(times)))
 
 
 @pytest.mark.parametrize("cells", [["1.034,5", "12,5", "7"], ["1034,5", "12,5", "7"], ["1034.5", "12.5", "7"]])
@@ -388,6 +392,8 @@ def test_the_order_of_day_and_month_is_what_gives_a_regular_step(read):
         ("v,Time\n5,10\n6,20\n7,40\n", {}, [10, 20, 30, 40], 10),
         ("v,t\n5,3\n6,4\n7,5\n", {"time_column": "T"}, [3, 4, 5], 1),
         ("timestamp,v\n1467331200,1\n1467334800,2\n1467338400,3\n", {}, HOURS[:3].tolist(), "h"),
+        ("a,when,v\n5,2016-07-01,\n6,2016-07-02,3\n7,2016-07-03,4\n", {}, None, "D"),
+        ("a,when,v\n,2016-07-01,1\n6,2016-07-02,3\n7,2016-07-03,4\n", {}, None, "D"),
         ("year,v\n1990,5\n1991,6\n1992,7\n", {}, [1990, 1991, 1992], 1),
         ("Date;Time;v\n01/07/2016;00.00.00;1\n01/07/2016;01.00.00;2\n01/07/2016;02.00.00;3\n", {}, None, "h"),
     ],

@@ -164,7 +164,6 @@ def test_series_of_any_length_share_a_frequency():
     working = pd.concat([frame(100, "B", "a"), frame(50, "D", "b")])
     assert frames.regular(working).frequency == "D"
     assert frames.regular(frame(1), frequency="h").frequency == "h"
-    assert len(frames.regular(frame(), minimum=10).series) == 2
 
 
 @pytest.mark.parametrize(
@@ -208,7 +207,6 @@ def test_series_without_numbers_are_left_out():
         (frame().assign(y=1j), {}, '"y" holds'),
         (frame().assign(y=np.nan), {}, '"y" holds no number'),
         (frame().assign(y=1e200), {}, "larger than 1e"),
-        (frame(), {"minimum": 11}, r"2 series are too short \(a: 10, b: 10\): expected at least 11"),
         (frame(1), {}, "no series has two times"),
         (frame(), {"frequency": "zz"}, "not a frequency"),
         (frame(), {"frequency": "D"}, 'series "a": the time stamps'),

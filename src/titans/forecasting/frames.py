@@ -23,7 +23,6 @@ from titans.forecasting.long_frames import (
     Rows,
     Series,
     align_all,
-    long_columns,
     mean_per_step,
     no_numbers,
     note_alignments,
@@ -86,7 +85,8 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
     path, notes = Path(path), list[str]()
     with _about(path):
         cells, separator = read_cells(path, notes)
-        if (time_column or TIME).lower() == TIME and (names := long_columns(list(cells.columns))):
+        names = {name: name.lower() for name in cells if name.lower() in (ID, TIME, TARGET)}
+        if (time_column or TIME).lower() == TIME and sorted(names.values()) == sorted([ID, TIME, TARGET]):
             cells = cells.rename(columns=names)
             numbers = parse_numbers(cells.drop(columns=[ID, TIME]), separator, notes)
             if TARGET not in numbers:
@@ -100,14 +100,16 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
         if (long := long_from_shared_times(cells, numbers, times, notes)) is not None:
             notes += time_notes(times)
             return _from_rows(read_rows(long, notes), notes)
-        _note_texts(cells.drop(columns=numbers.columns), notes)
-        for name in [name for name in numbers if name.lower() in _ROW_NUMBERS and _numbers_rows(numbers[name])]:
-            notes.append(f'the column "{name}" numbers the rows and was left out')
-            numbers = numbers.drop(columns=name)
+        hint = _note_texts(cells.drop(columns=numbers.columns), notes)
+        for name in [name for name in numbers if name.lower() in _ROW_NUMBERS]:
+            if numbers[name].iloc[0] in (0, 1) and (numbers[name].diff()[1:] == 1).all():
+                notes.append(f'the column "{name}" numbers the rows and was left out')
+                numbers = numbers.drop(columns=name)
         if numbers.empty:
             raise TitansError(f'there is no column of numbers beside the time "{time_names[0]}": expected at least one')
         notes += time_notes(times)
-        return _table(times.index, numbers.to_numpy()[times.known], list(numbers), notes)
+        with _about(hint, after=True):
+            return _table(times.index, numbers.to_numpy()[times.known], list(numbers), notes)
 
 
 def to_long(table: Table) -> pd.DataFrame:
@@ -147,12 +149,14 @@ def from_long(frame: pd.DataFrame) -> Table:
 
 
 @contextlib.contextmanager
-def _about(path: Path) -> Iterator[None]:
-    """Begin what is refused with the name of the file."""
+def _about(what: object, *, after: bool = False) -> Iterator[None]:
+    """Begin what is refused with the name of the file, or end it with a hint if there is one."""
     try:
         yield
     except TitansError as error:
-        raise TitansError(f"{path}: {error}") from error
+        if after and not what:
+            raise
+        raise TitansError(f"{error}; {what}" if after else f"{what}: {error}") from error
 
 
 def _from_rows(rows: Rows, notes: list[str]) -> Table:
@@ -210,21 +214,18 @@ def _check_overlap(times: pd.Index, codes: Integers, names: Sequence[str]) -> No
         )
 
 
-def _numbers_rows(values: pd.Series) -> bool:
-    return bool(values.iloc[0] in (0, 1) and (values.diff()[1:] == 1).all())
-
-
-def _note_texts(texts: pd.DataFrame, notes: list[str]) -> None:
-    """Say which columns hold no numbers, and what to do if one names series."""
+def _note_texts(texts: pd.DataFrame, notes: list[str]) -> str:
+    """Say which columns hold no numbers; if one may name series, also what to do then, and return that."""
     if texts.columns.empty:
-        return
+        return ""
     named = [f'{name} ("{column.dropna().iloc[0]}")' for name, column in texts.items()]
     notes.append(f"{counted(len(named), 'column')} without numbers left out: {listed(named)}")
-    for name, column in texts.items():
-        if 1 < column.nunique() < len(column) / MINIMUM_STEPS:
-            notes.append(
-                f'if "{name}" tells several series apart, rename it unique_id, the time ds and the one to forecast y'
-            )
+    repeated = [f'"{name}"' for name, column in texts.items() if 1 < column.nunique() < len(column) / MINIMUM_STEPS]
+    if not repeated:
+        return ""
+    hint = f"if {' or '.join(repeated)} tells series apart, rename it unique_id, the time ds and what to forecast y"
+    notes.append(hint)
+    return hint
 
 
 def interpolate(values: Floats) -> Floats:
@@ -245,8 +246,7 @@ def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) 
     empty = np.logical_and.reduce(np.isnan(values))
     if empty.all():
         raise TitansError("no column holds a number: expected at least one number beside the times")
-    if empty.any():
-        left_out = [name for name, without in zip(names, empty, strict=True) if without]
+    if left_out := [name for name, without in zip(names, empty, strict=True) if without]:
         notes.append(f"{counted(len(left_out), 'empty column')} left out: {listed(left_out)}")
         names, values = [name for name in names if name not in left_out], values[:, ~empty]
     order = rows_by_series(times, np.zeros(len(times), np.int64), notes)[0]

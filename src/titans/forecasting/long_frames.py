@@ -74,7 +74,7 @@ class Rows:
     covariates: list[str]
 
 
-def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: int = 1) -> Panel:
+def regular(frame: pd.DataFrame, frequency: str | int | None = None) -> Panel:
     """Lay each series of a long frame on a regular grid; what is missing is NaN.
 
     Rows may come in any order. Rows of a series with one time are averaged; times near the grid are moved to it;
@@ -85,13 +85,12 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
         frame: the columns unique_id, ds (dates with or without a time zone, periods, whole numbers, or text) and y; any
             others are covariates.
         frequency: the step of time, as a pandas offset alias or a whole number. Default: found in the times.
-        minimum: steps of time that each series must have. Default 1.
 
     Returns:
         The series.
 
     Raises:
-        TitansError: a column is missing or unreadable, times follow no regular step, or a series is too short.
+        TitansError: a column is missing or unreadable, or times follow no regular step.
     """
     if frequency is not None:
         check_frequency(frequency)
@@ -99,24 +98,17 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None, minimum: in
     rows = read_rows(frame, notes)
     members = rows_by_series(rows.times, rows.codes, notes)
     frequency, aligned = align_all(rows.ids, [rows.times[member] for member in members], frequency)
-    off, empty, series = [], [], []
-    for name, member, alignment in zip(rows.ids, members, aligned, strict=True):
-        if alignment is None:
-            off.append(name)
-            continue
-        values = mean_per_step(rows.values[member], alignment.place, len(alignment.times))
-        if np.isnan(values[:, 0]).all():
-            empty.append(name)
-        else:
-            series.append(Series(name, alignment.times, values[:, 0], values[:, 1:]))
-    if off:
-        _note_series(off, "of a few rows, off the others' steps, left out", notes)
-    note_alignments([alignment for alignment in aligned if alignment is not None], frequency, notes)
-    if not series:
+    kept = [(name, rows_, one) for name, rows_, one in zip(rows.ids, members, aligned, strict=True) if one is not None]
+    off = [name for name, one in zip(rows.ids, aligned, strict=True) if one is None]
+    _note_series(off, "of a few rows, off the others' steps, left out", notes)
+    note_alignments([one for _, _, one in kept], frequency, notes)
+    values = [mean_per_step(rows.values[rows_], one.place, len(one.times)) for _, rows_, one in kept]
+    series = [Series(name, one.times, v[:, 0], v[:, 1:]) for (name, _, one), v in zip(kept, values, strict=True)]
+    empty = [one.unique_id for one in series if np.isnan(one.y).all()]
+    if len(empty) == len(series):
         raise TitansError('the column "y" holds no number: expected at least one')
-    if empty:
-        _note_series(empty, "without a number left out", notes)
-    _check_lengths(series, minimum)
+    _note_series(empty, "without a number left out", notes)
+    series = [one for one in series if not np.isnan(one.y).all()]
     _note_values(series, notes)
     return Panel(series, frequency, rows.covariates, notes)
 
@@ -182,12 +174,6 @@ def time_notes(times: Times) -> list[str]:
         return list(times.notes)
     such = "" if times.unreadable is None else f' (such as "{times.unreadable}")'
     return [*times.notes, f"{counted(dropped, 'row')} without a time{such} {was_were(dropped)} left out"]
-
-
-def long_columns(names: list[str]) -> dict[str, str] | None:
-    """The columns of a text file that make it a long frame, with the names they must have; None if it is none."""
-    found = {name: name.lower() for name in names if name.lower() in (ID, TIME, TARGET)}
-    return found if sorted(found.values()) == sorted((ID, TIME, TARGET)) else None
 
 
 def rows_by_series(times: pd.Index, codes: Integers, notes: list[str]) -> list[Integers]:
@@ -259,7 +245,8 @@ def note_moved(aligned: Sequence[Alignment], frequency: str | int, notes: list[s
 
 
 def _note_series(names: list[object], what: str, notes: list[str]) -> None:
-    notes.append(f"{counted(len(names), 'series', 'series')} {what}: {listed(names)}")
+    if names:
+        notes.append(f"{counted(len(names), 'series', 'series')} {what}: {listed(names)}")
 
 
 def _note_values(series: list[Series], notes: list[str]) -> None:
@@ -267,17 +254,8 @@ def _note_values(series: list[Series], notes: list[str]) -> None:
     if number := sum(missing.values()):
         named = listed([f"{name}: {count:,}" for name, count in missing.items() if count])
         notes.append(f"{number:,} of {sum(len(one.y) for one in series):,} values are missing ({named})")
-    if constant := [one.unique_id for one in series if np.nanmin(one.y) == np.nanmax(one.y)]:
-        _note_series(constant, "of one constant value", notes)
-
-
-def _check_lengths(series: list[Series], minimum: int) -> None:
-    short = [f"{one.unique_id}: {len(one.y):,}" for one in series if len(one.y) < minimum]
-    if short:
-        raise TitansError(
-            f"{counted(len(short), 'series is', 'series are')} too short ({listed(short)}): expected at least "
-            f"{minimum:,} steps of time; give a longer history or leave them out"
-        )
+    constant = [one.unique_id for one in series if np.nanmin(one.y) == np.nanmax(one.y)]
+    _note_series(constant, "of one constant value", notes)
 
 
 @contextlib.contextmanager
@@ -292,16 +270,13 @@ def _about(name: object, *, blocks: bool) -> Iterator[None]:
 
 
 def _check_columns(frame: pd.DataFrame) -> None:
+    expected = "unique_id (name of the series), ds (time) and y (number), and perhaps others"
     if not isinstance(frame, pd.DataFrame):
+        raise TitansError(f"expected a pandas DataFrame with the columns {expected}, not {type(frame).__name__}")
+    if missing := [name for name in (ID, TIME, TARGET) if name not in frame.columns]:
+        found = listed(list(frame.columns)) or "none"
         raise TitansError(
-            f"expected a pandas DataFrame with the columns unique_id, ds and y, not {type(frame).__name__}"
-        )
-    names = list(frame.columns)
-    if missing := [name for name in (ID, TIME, TARGET) if name not in names]:
-        found = listed(names) or "none"
-        raise TitansError(
-            f"the frame has no column {' and no column '.join(missing)} (columns: {found}): expected unique_id (name "
-            "of the series), ds (time) and y (number), and perhaps others"
+            f"the frame has no column {' and no column '.join(missing)} (columns: {found}): expected {expected}"
         )
     if not frame.columns.is_unique:
         raise TitansError(

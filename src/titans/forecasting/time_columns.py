@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.numbers import MOSTLY
+from titans.forecasting.sentences import listed
 from titans.forecasting.times import FORMS, Times, parse_times
 
 _USUAL = ("date", "time", "timestamp", "ds", "datetime", "datum", "zeit", "zeitstempel")
@@ -38,31 +39,25 @@ def find_time_columns(frame: pd.DataFrame, wanted: str | None, notes: list[str])
         TitansError: there is no such column, or it holds no time.
     """
     names = list(frame.columns)
-    if wanted is not None:
-        name = _named(names, [wanted])
-        if name is None:
-            raise TitansError(f'there is no column "{wanted}": expected one of {_listing(names)}')
-        if (times := parse_times(frame[name], text_file=True)) is None:
-            raise _no_time(frame[name])
-        return _with_clock(frame, name, times, notes)
-    usual = [name for name in (_named(names, [usual]) for usual in _USUAL) if name]
+    usual = [name for one in (_USUAL if wanted is None else [wanted]) if (name := _named(names, [one]))]
+    if wanted is not None and not usual:
+        raise TitansError(f'there is no column "{wanted}": expected one of {listed(names)}')
     for name in usual:
         if times := parse_times(frame[name], text_file=True):
             return _with_clock(frame, name, times, notes)
-    if found := _parts_of_years(frame, notes):
-        return found
-    for name in names:
-        text = pd.to_numeric(frame[name], errors="coerce").isna().any()
-        if text and (times := parse_times(frame[name], text_file=True)):
-            notes.append(f'the column "{name}" was taken as the time')
-            return _with_clock(frame, name, times, notes)
-    if (times := parse_times(frame[names[0]], text_file=True)) and times.known.all() and _ascending(times.index):
-        notes.append(f'the column "{names[0]}" was taken as the time')
-        return [names[0]], times
+    if wanted is None:
+        if found := _parts_of_years(frame, notes):
+            return found
+        texts = [name for name in names if pd.to_numeric(frame[name].dropna(), errors="coerce").isna().any()]
+        for name in [*texts, names[0]]:
+            times = parse_times(frame[name], text_file=True)
+            if times and (name in texts or (times.known.all() and _ascending(times.index))):
+                notes.append(f'the column "{name}" was taken as the time')
+                return _with_clock(frame, name, times, notes)
     if usual:
         raise _no_time(frame[usual[0]])
     raise TitansError(
-        f"there is no time column among {_listing(names)}: expected {FORMS} that ascend in the first column; correct "
+        f"there is no time column among {listed(names)}: expected {FORMS} that ascend in the first column; correct "
         "them, or name the time column"
     )
 
@@ -90,18 +85,17 @@ def stack_months(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 def _with_clock(frame: pd.DataFrame, name: str, times: Times, notes: list[str]) -> tuple[list[str], Times]:
     """Put days together with the times of day in another column, if the days repeat and there is one."""
-    date = frame[name].astype(str).str.strip()
+    date = frame[name].copy()
     if not isinstance(times.index, pd.DatetimeIndex) or times.index.is_unique or date.str.contains(":").any():
         return [name], times
     for other in frame.columns.drop(name):
-        cells = frame[other].astype(str).str.strip()
+        cells = frame[other].str.replace(r"^(\d{1,2})[.](\d\d)[.](\d\d)$", r"\1:\2:\3", regex=True)  # as in 18.00.00
         if _named([other], _HOUR):
             cells = _on_the_hour(cells, notes)
-        else:
-            cells = cells.str.replace(r"^(\d{1,2})[.](\d\d)[.](\d\d)$", r"\1:\2:\3", regex=True)  # as in 18.00.00
         if cells.str.fullmatch(_CLOCK).mean() >= MOSTLY:
             midnight = cells.str.match("24:00")  # the end of the day
-            joined = parse_times(_days(times, date) + " " + cells.mask(midnight, "00:00"), text_file=True)
+            date[times.known] = times.index.strftime("%Y-%m-%d")
+            joined = parse_times(date + " " + cells.mask(midnight, "00:00"), text_file=True)
             if joined is not None:
                 notes.append(f'the time is put together from the columns "{name}" and "{other}"')
                 later = pd.to_timedelta(midnight[joined.known].to_numpy().astype(int), unit="D")
@@ -109,32 +103,25 @@ def _with_clock(frame: pd.DataFrame, name: str, times: Times, notes: list[str]) 
     return [name], times
 
 
-def _days(times: Times, date: pd.Series) -> pd.Series:
-    """The days as text: as they were read, or as they stand where they were not."""
-    days = date.copy()
-    days[times.known] = times.index.strftime("%Y-%m-%d")
-    return days
-
-
 def _parts_of_years(frame: pd.DataFrame, notes: list[str]) -> tuple[list[str], Times] | None:
     """Years with months, quarters or weeks beside them, and perhaps days and hours."""
     names = list(frame.columns)
     if not (year := _named(names, _YEAR)):
         return None
+    frame = frame.apply(lambda column: column.astype(str).str.removesuffix(".0"))
     for usual, write in _WITHIN:
         if name := _named(names, usual):
             used = [year, name]
-            written = _whole(frame[year]) + write(_whole(frame[name]))
+            written = frame[year] + write(frame[name])
             if usual is _WITHIN[0][0] and (day := _named(names, _DAY)):
                 used.append(day)
-                written += "-" + _whole(frame[day]).str.zfill(2)
+                written += "-" + frame[day].str.zfill(2)
                 if hour := _named(names, _HOUR):
                     used.append(hour)
-                    written += " " + _on_the_hour(_whole(frame[hour]), notes)
+                    written += " " + _on_the_hour(frame[hour], notes)
             if times := parse_times(written.rename(year), text_file=True):
-                notes.append(
-                    f"the time is put together from the columns {', '.join(map(repr, used))}".replace("'", '"')
-                )
+                listing = '", "'.join(used)
+                notes.append(f'the time is put together from the columns "{listing}"')
                 return used, times
     return None
 
@@ -148,15 +135,9 @@ def _on_the_hour(cells: pd.Series, notes: list[str]) -> pd.Series:
     return hours.map("{:02.0f}:00".format)
 
 
-def _whole(column: pd.Series) -> pd.Series:
-    """The cells of a column as text; whole numbers without decimals."""
-    return column.astype(str).str.strip().str.removesuffix(".0")
-
-
 def _no_time(column: pd.Series) -> TitansError:
-    texts = column.dropna().astype(str)
-    unreadable = texts[pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True).isna()]
-    example = next(iter([*unreadable.head(1), *texts.head(1)]), "nothing")
+    unreadable = column[pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True).isna()].dropna()
+    example = next(iter([*unreadable.head(1), *column.dropna().head(1)]), "nothing")
     return TitansError(
         f'the column "{column.name}" is no time (it holds "{example}"): expected {FORMS}, in nine of ten rows; '
         "correct it, or name another time column"
@@ -172,7 +153,3 @@ def _named(names: Sequence[str], wanted: Sequence[str]) -> str | None:
 
 def _ascending(index: pd.Index) -> bool:
     return bool(len(index) > 1 and index.is_monotonic_increasing and index.is_unique)
-
-
-def _listing(names: list[str]) -> str:
-    return ", ".join(map(str, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
