@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.progress import Progress
+from transformers.utils.logging import disable_progress_bar
 
 from titans.data.corpora import Document
 from titans.data.synthetic.text_pieces import HELD_OUT, TextPieces
@@ -77,6 +78,7 @@ def _train_and_measure(
     tell: Callable[[tuple[str, float | None, str]], None],
 ) -> ModelReport:
     """Train, measure and save one model; tells its name, the share of the training that is done, and what it does."""
+    disable_progress_bar()  # of writing weights, which would stand in the bars of the training
     model = make_model(fields, VOCABULARY)
     training = train(
         model,
