@@ -30,7 +30,7 @@ from titans.forecasting.linear import start_linear
 from titans.forecasting.settings import default_config
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import fit
-from titans.forecasting.windows import Streams, stream_step
+from titans.forecasting.windows import PanelStreams, stream_step
 
 LENGTH, PERIOD, WINDOWS = 24, 48, 8  # look-back and horizon, steps of the pattern, windows of a training sample
 NOISE = 0.1
@@ -137,7 +137,7 @@ def real(path: Path, windows: int = 8, length: int = 96, horizon: int = 96) -> d
         torch.manual_seed(0)
         model = TitansForForecasting(default_config(length, horizon, values.shape[1], memory_chunk_size=6))
         train, validation = (
-            Streams(values[rows.start : rows.stop], length, horizon, count)
+            PanelStreams([values[rows.start : rows.stop]], length, horizon, count)
             for rows in (split.train, range(split.validation.start, split.test.start + length))
         )
         start_linear(model, train)

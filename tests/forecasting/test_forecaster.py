@@ -14,7 +14,7 @@ from titans.errors import TitansError
 from titans.forecasting.forecaster import NAME, TitansForecaster
 from titans.forecasting.seasons import season_length
 from titans.forecasting.stream import ForecastStream
-from titans.forecasting.windows import PanelStreams, Streams, stream_step
+from titans.forecasting.windows import PanelStreams, stream_step
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
@@ -98,7 +98,7 @@ def test_how_rows_are_divided_among_updates_does_not_matter(fitted, cuts, shuffl
     twin = restart(fitted, parts)
     near(twin.predict(), fitted.predict())
     assert twin.stream.nbytes == fitted.stream.nbytes
-    assert not any(tensor.requires_grad for tensor in twin.stream._held.state.tensors())
+    assert not any(tensor.requires_grad for tensor in twin.stream.held.state.tensors())
 
 
 def test_update_goes_on_where_fit_ended():
@@ -413,10 +413,13 @@ def test_seasons(frequency, steps):
 
 def test_samples_are_consecutive_windows():
     values = torch.arange(60.0).view(30, 2)
-    past, future = Streams(values, 4, 3, 2).batch(torch.tensor([5]))
+    samples = PanelStreams([values], 4, 3, 2)
+    past, future, known, static = samples.batch(torch.tensor([5]))
     assert torch.equal(past[0], values[5:13].view(2, 4, 2))
     assert torch.equal(future[0], torch.stack([values[9:12], values[13:16]]))
-    assert len(Streams(values, 4, 3, 2)) == 30 - 8 - 3 + 1
+    assert known.shape == (1, 2, 7, 0)
+    assert static.shape == (1, 0)
+    assert len(samples) == 30 - 8 - 3 + 1
 
 
 def test_samples_of_a_panel():

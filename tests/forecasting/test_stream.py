@@ -76,7 +76,7 @@ def expected(model, points, memory=True):
 
 def state_of(stream):
     """The memory, its counters one for each row."""
-    state = stream._held.state
+    state = stream.held.state
     return [torch.as_tensor(x).expand(state.rows) if isinstance(x, int) else x for x in _leaves(state)]
 
 
@@ -161,10 +161,10 @@ def test_a_forecast_leaves_the_stream_as_it_is(model, same):
     stream, twin = fed(model, points[:, : 2 * L + 1]), fed(model, points[:, : 2 * L + 1])
     first = stream.forecast().prediction
     same(stream.forecast().prediction, first)
-    before = stream._held._replace(points=stream._held.points.clone(), state=stream._held.state.clone())
+    before = stream.held._replace(points=stream.held.points.clone(), state=stream.held.state.clone())
     stream.forecast()
-    assert torch.equal(stream._held.points.nan_to_num(-1), before.points.nan_to_num(-1))
-    same(list(stream._held.state.tensors()), list(before.state.tensors()))
+    assert torch.equal(stream.held.points.nan_to_num(-1), before.points.nan_to_num(-1))
+    same(list(stream.held.state.tensors()), list(before.state.tensors()))
     for one in (stream, twin):
         one.update(points[:, 2 * L + 1 :])
     same(stream.forecast().prediction, twin.forecast().prediction)
@@ -213,8 +213,8 @@ def test_bytes_do_not_grow(make):
     for piece in points.split(10 * L, 1):
         stream.update(piece)
         sizes.add(stream.nbytes)
-        assert not any(x.requires_grad for x in stream._held.state.tensors())  # no graph
-        assert stream._held.points.shape == (S, 3 * L, points.shape[2])
+        assert not any(x.requires_grad for x in stream.held.state.tensors())  # no graph
+        assert stream.held.points.shape == (S, 3 * L, points.shape[2])
     assert len(sizes) == 1
     assert start <= max(sizes) < 1.05 * start
     for i in range(6):
@@ -258,7 +258,7 @@ def test_an_interrupted_update_has_read_nothing(make, same, monkeypatch, error, 
     model = copy.deepcopy(make())
     points = series(model, 6 * L)
     stream = fed(model, points[:, : L + 2])
-    before, kept = stream.forecast().prediction, stream._held.points.nan_to_num(-1)
+    before, kept = stream.forecast().prediction, stream.held.points.nan_to_num(-1)
     calls, forecast = [], model.forecast
 
     def interrupted(*args, **kwargs):
@@ -272,7 +272,7 @@ def test_an_interrupted_update_has_read_nothing(make, same, monkeypatch, error, 
         stream.update(points[:, L + 2 :])
     assert len(calls) == window
     monkeypatch.undo()
-    same(stream._held.points.nan_to_num(-1), kept)
+    same(stream.held.points.nan_to_num(-1), kept)
     same(stream.forecast().prediction, before)
     stream.update(points[:, L + 2 :])
     same(stream.forecast().prediction, fed(model, points).forecast().prediction)
@@ -450,7 +450,7 @@ def test_foreign_files(make, tmp_path):
         ForecastStream.load(path, model)
     with pytest.raises(TitansError, match="cannot read the stream file"):
         ForecastStream.load(tmp_path, model)
-    save_state(stream._held.state, path)
+    save_state(stream.held.state, path)
     with pytest.raises(TitansError, match=r"no stream file, or a damaged one .its format is 'titans-memory-state'"):
         ForecastStream.load(path, model)
     safetensors.torch.save_file({"points": torch.zeros(2)}, path)
@@ -531,9 +531,9 @@ def test_a_memory_that_does_not_learn_stays(make, close):
     points = series(model, 8 * model.config.context_length)
     half = points.shape[1] // 2
     stream = fed(model, points[:, :half])
-    state = stream._held.state
+    state = stream.held.state
     stream.update(points[:, half:], learn=False)
-    assert stream._held.state is state
+    assert stream.held.state is state
     window = points[:, -model.config.context_length :]
     expected = model.forecast(window, observed=window.isfinite(), cache=state, use_cache=False)
     close(stream.forecast().prediction, expected.prediction, 1e-10)

@@ -46,7 +46,7 @@ class ForecastStream:
     The memory reads the series window by window, each as long as the model's look-back, one after the other and each
     once, as soon as a later window is there to forecast from. A forecast reads the last window, whole, with that
     memory. So it depends on what has come and not on how it was divided among calls; at most two windows of points
-    are kept, in float32 or the model's type if that is finer. Train the model on `Streams`: one that has only seen
+    are kept, in float32 or the model's type if that is finer. Train the model on `PanelStreams`: one that has only seen
     single windows does not know what to remember.
 
     Args:
@@ -88,22 +88,22 @@ class ForecastStream:
         if memory and any(VARIANTS[config.variant]):
             with torch.no_grad():
                 state = model.initial_state(series * (1 if config.channel_mixing else channels))
-        self._held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)
+        self.held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)
 
     @property
     def memory(self) -> bool:
         """Whether the stream remembers its windows."""
-        return self._held.state is not None
+        return self.held.state is not None
 
     @property
     def seen(self) -> Tensor:
         """How many points of each series the next forecast looks at, `[S]`: all that came, at most the look-back."""
-        return self._held.filled.clamp(max=self._length)
+        return self.held.filled.clamp(max=self._length)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the stream holds; they do not grow, but for a few once its rows are counted each for itself."""
-        points, filled, state = self._held
+        points, filled, state = self.held
         return points.nbytes + filled.nbytes + (0 if state is None else state.nbytes)
 
     @torch.no_grad()
@@ -131,11 +131,11 @@ class ForecastStream:
         points, counts = self._checked(points, counts)
         if (known := self._covariates(future_covariates, points.shape[1])) is not None:
             points = torch.cat([points, known], -1)
-        held = self._held._replace(points=self._held.points.clone())
+        held = self.held._replace(points=self.held.points.clone())
         for start in range(0, points.shape[1], self._length):  # at most one window becomes whole with each
             some = points[:, start : start + self._length]
             held = self._push(held, some, (counts - start).clamp(0, self._length), learn)
-        self._held = held  # at once
+        self.held = held  # at once
 
     def forecast(self, future_covariates: Tensor | None = None) -> ForecastOutput:
         """Forecast what follows the last point of each series; the stream stays as it is.
@@ -149,7 +149,7 @@ class ForecastStream:
         Raises:
             TitansError: a series has no point yet, or covariates have another shape or are not finite.
         """
-        points, filled, state = self._held
+        points, filled, state = self.held
         known = self._covariates(future_covariates, self.model.config.horizon)
         if not bool((filled > 0).all()):
             raise TitansError("there is nothing to forecast from: call update with at least one point of each series")
@@ -175,7 +175,7 @@ class ForecastStream:
 
     def dump(self) -> bytes:
         """Return the content of the file that `save` writes; raises as it does."""
-        points, filled, state = self._held
+        points, filled, state = self.held
         tensors, metadata = {"points": points.cpu(), "filled": filled.cpu()}, {"fingerprint": fingerprint(self.model)}
         if state is not None:
             memory, integers = take_apart(state, self.model)
@@ -221,7 +221,7 @@ class ForecastStream:
         state = put_together(memory, metadata.get("integers", ""), model) if memory else None
         channels = width - model.config.num_future_covariates
         stream = cls(model, series, channels, state is not None, tensors.get("static"))
-        empty = stream._held
+        empty = stream.held
         fits = (points.shape, points.dtype) == (empty.points.shape, empty.points.dtype)
         fits = fits and (filled.shape, filled.dtype) == (empty.filled.shape, empty.filled.dtype)
         fits = (
@@ -231,28 +231,28 @@ class ForecastStream:
         )
         if not fits or (state and state.rows) != (empty.state and empty.state.rows):
             raise TitansError("its parts do not fit together: use a copy that is whole")
-        stream._held = Held(points.to(model.device), filled.to(model.device), state)
+        stream.held = Held(points.to(model.device), filled.to(model.device), state)
         return stream
 
     @property
     def _largest(self) -> float:
         """Deviations of twice this can be squared and summed over a window."""
-        largest: float = torch.finfo(self._held.points.dtype).max
+        largest: float = torch.finfo(self.held.points.dtype).max
         return math.sqrt(largest / (4 * self._length))
 
     def _checked(self, points: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return new points `[S, n, C]` and their counts `[S]`, where the stream's are and of its types."""
-        series, channels = len(self._held.points), self._channels
+        series, channels = len(self.held.points), self._channels
         points = points.unsqueeze(0) if points.dim() == 2 else points
         if points.dim() != 3 or points.shape[0] != series or points.shape[2] != channels:
             raise TitansError(
                 f"the new points have the shape {tuple(points.shape)}, expected [{series}, steps, {channels}]"
             )
-        points, steps = points.to(self._held.points), points.shape[1]
+        points, steps = points.to(self.held.points), points.shape[1]
         counts = torch.full((series,), steps) if counts is None else counts
         if counts.shape != (series,) or counts.is_floating_point() or bool(((counts < 0) | (counts > steps)).any()):
             raise TitansError(f"counts must hold a whole number from 0 to {steps} for each of {series} series")
-        counts = counts.to(self._held.filled)
+        counts = counts.to(self.held.filled)
         real = torch.arange(steps, device=counts.device) < counts.unsqueeze(1)
         largest = self._largest
         if bool((real.unsqueeze(-1) & (points.abs() > largest)).any()):
@@ -303,7 +303,7 @@ class ForecastStream:
         count = self.model.config.num_future_covariates
         if known is None and not count:
             return None
-        return self._known("future", known, [len(self._held.points), steps, count]).to(self._held.points)
+        return self._known("future", known, [len(self.held.points), steps, count]).to(self.held.points)
 
     def _known(self, kind: str, x: Tensor | None, expected: list[int]) -> Tensor:
         if x is None or list(x.shape) != expected or not expected[-1]:

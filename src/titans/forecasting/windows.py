@@ -94,45 +94,8 @@ class Windows:
             yield self.batch(index)
 
 
-class Streams:
-    """The samples of a series of T steps: all T - K L - H + 1 stretches of K consecutive windows and a horizon.
-
-    Nothing is copied but what a batch holds.
-
-    Args:
-        values: the series, `[T, C]`; NaN where a value is missing.
-        context_length: steps L of a window.
-        horizon: steps H of a future.
-        windows: windows K of a sample.
-
-    Raises:
-        TitansError: the series is not `[T, C]`, a length is below 1, or the series is shorter than one sample.
-    """
-
-    def __init__(self, values: Tensor, context_length: int, horizon: int, windows: int) -> None:
-        if windows < 1:
-            raise TitansError(f"a sample has {windows} windows, expected at least 1")
-        self.context_length, self.horizon = context_length, horizon
-        self._stretches = Windows(values, windows * context_length, horizon)
-
-    def __len__(self) -> int:
-        return len(self._stretches)
-
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut out the samples that start at the given steps.
-
-        Args:
-            index: integers in [0, len), `[B]`, on any device.
-
-        Returns:
-            The windows `[B, K, L, C]`, and the future of each `[B, K, H, C]`.
-        """
-        stretch = torch.cat(self._stretches.batch(index), 1)
-        return _split(stretch, self.context_length, self.horizon)
-
-
 class PanelStreams:
-    """The samples of several series of different lengths, with covariates.
+    """The samples of series of different lengths, with covariates: K consecutive windows and the horizon of each.
 
     Samples end at each step. Of a series of 2 K L + H steps or more all samples are whole. Of a shorter one, the first
     has a past of L steps, or of half of what the horizon leaves if that is less, at least `MINIMUM_POINTS`; what lacks
