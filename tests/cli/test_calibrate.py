@@ -55,11 +55,12 @@ def test_what_calibration_found_best_is_the_default(titans, folder, tmp_path, be
     assert f'"write": "{best}"' in page.read_text()
 
 
-def test_a_policy_of_before_writes_always(folder):
+def test_a_policy_that_does_not_say_what_is_best_is_refused(folder):
     path = WritePolicy("gated", (1.0,), (1.0,), (1.0,)).save(folder, "never")
     values = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in values.items() if key != "best"}))
-    assert load_write_policy(str(folder), None).write == "always"
+    with pytest.raises(TitansError, match="is no write policy: expected an object with best, deca"):
+        load_write_policy(str(folder), None)
     path.write_text(json.dumps({**values, "best": "often"}))
     with pytest.raises(TitansError, match="best='often' is unknown: choose one of always, gated, never"):
         load_write_policy(str(folder), None)

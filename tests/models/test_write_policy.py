@@ -212,7 +212,7 @@ def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch):
     ],
 )
 def test_damaged_files_are_refused(tmp_path, change, says):
-    values = dataclasses.asdict(GOOD) | change
+    values = {"best": "gated", **dataclasses.asdict(GOOD), **change}
     (tmp_path / "write_policy.json").write_text(json.dumps(values))
     with pytest.raises(TitansError, match=says):
         WritePolicy.load(tmp_path)

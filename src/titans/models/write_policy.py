@@ -162,47 +162,34 @@ class WritePolicy:
 
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> WritePolicy | None:
-        """Read the policy of a model folder.
-
-        Args:
-            folder: the model's.
-
-        Returns:
-            The policy, or None where the folder has none.
-
-        Raises:
-            TitansError: the file is damaged, or holds something else.
-        """
-        found = _read(folder)
-        return None if found is None else found[1]
+        """Read the policy of a model folder; see `load_best`, which tells what is best, too."""
+        return load_best(folder)[1]
 
 
-def best_write(folder: str | os.PathLike[str]) -> str:
-    """Return which tokens a model should write by default: what calibration found best, else "always".
+def load_best(folder: str | os.PathLike[str]) -> tuple[str, WritePolicy | None]:
+    """Read what `WritePolicy.save` wrote.
 
     Args:
         folder: the model's, or a hub id.
 
+    Returns:
+        Which tokens the model should write by default, "always" where nothing was calibrated, and the folder's policy,
+        None where it has none.
+
     Raises:
-        TitansError: as in `WritePolicy.load`.
+        TitansError: the file is damaged, or holds something else.
     """
-    found = _read(folder)
-    return "always" if found is None else found[0]
-
-
-def _read(folder: str | os.PathLike[str]) -> tuple[str, WritePolicy] | None:
-    """Read what is best and the policy, where there is one."""
     path = Path(folder) / FILE
     if not path.is_file():
-        return None
+        return "always", None
     try:
         values = json.loads(path.read_bytes())
     except ValueError as error:  # json's and UTF-8's
         raise TitansError(f"{path} is no JSON file ({error}): run titans calibrate again") from error
-    fields = {field.name for field in dataclasses.fields(WritePolicy)}
-    if not isinstance(values, dict) or set(values) - {"best"} != fields:
+    fields = {"best", *(field.name for field in dataclasses.fields(WritePolicy))}
+    if not isinstance(values, dict) or set(values) != fields:
         raise TitansError(f"{path} is no write policy: expected an object with {', '.join(sorted(fields))}")
-    best = values.pop("best", "always")  # files of earlier versions hold none
+    best = values.pop("best")
     if best not in WRITE:
         raise TitansError(f"{path}: best={best!r} is unknown: choose one of {', '.join(WRITE)}")
     try:

@@ -184,6 +184,11 @@ def take_apart(state: MemoryState, model: Any) -> tuple[dict[str, Tensor], dict[
         unflatten(entries, inner)  # what cannot be read back is not written
     except StateFileError as error:
         raise StateFileError(f"this state cannot be saved, because {error}: save an earlier state") from error
+    return split(entries)
+
+
+def split(entries: Mapping[str, Tensor | int]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Divide the entries of a state into tensors, on the CPU and each in memory of its own, and integers."""
     tensors = {
         name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, x in entries.items()

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-
 from titans.errors import TitansError
 from titans.io import atomic
 from titans.models.memory_state import MemoryState
-from titans.persistence.fingerprint import base
-from titans.persistence.tree import flatten, unflatten
+from titans.persistence import StateFileError
+from titans.persistence.state_file import put_together, split
+from titans.persistence.tensor_file import TensorFile
+from titans.persistence.tree import flatten
 
+_CARRIED = TensorFile("state of a training", "titans-training-state", "1")
 _MANIFEST = "complete.json"
 _ORDER = "data_order.json"
 ELSEWHERE = "choose another training.output_dir, or delete this one to start anew"
@@ -95,20 +94,14 @@ def state_path(checkpoint: Path, process: int) -> Path:
 
 
 def save_state(path: Path, state: MemoryState) -> None:
-    """Write a state as safetensors: tensors by their place in the tree, integers in the metadata.
+    """Write the state that a training carries from step to step, of weights that change meanwhile.
 
     Args:
         path: the file.
         state: the state.
     """
-    entries = dict(flatten(state))
-    tensors = {
-        name: x.detach().clone(memory_format=torch.contiguous_format)
-        for name, x in entries.items()
-        if isinstance(x, torch.Tensor)
-    }
-    integers = {name: x for name, x in entries.items() if not isinstance(x, torch.Tensor)}
-    save_file(tensors, path, metadata={"integers": json.dumps(integers)})
+    tensors, integers = split(dict(flatten(state)))
+    atomic.write(path, _CARRIED.dump(tensors, {"integers": json.dumps(integers)}))
 
 
 def load_state(path: Path, model: Any, rows: int) -> MemoryState:
@@ -126,15 +119,13 @@ def load_state(path: Path, model: Any, rows: int) -> MemoryState:
         TitansError: the file is damaged or belongs to a state of other shapes.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            entries = json.loads(file.metadata()["integers"])
-            entries |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        state = unflatten(entries, base(model))
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        tensors, metadata = _CARRIED.load(path.read_bytes())
+        state = put_together(tensors, metadata.get("integers", ""), model)
+    except StateFileError as error:
         raise TitansError(f"the memory state {path} does not belong to this model or is damaged ({error})") from error
     if any(len(x) != rows for x in state.tensors()):
         raise TitansError(f"the memory state {path} is not one of {rows} rows, as batches have now")
-    return state.to(model.device)
+    return state
 
 
 _STEP = re.compile(r"checkpoint-(\d+)")

@@ -142,12 +142,12 @@ def load_write_policy(name: str, write: str | None) -> WritePolicy:
     Raises:
         TitansError: there is no such choice, no such model, or the folder holds no policy or a damaged one.
     """
-    from titans.models.write_policy import WritePolicy, best_write
+    from titans.models.write_policy import WritePolicy, load_best
 
-    write = best_write(name) if write is None else write
+    best, policy = load_best(name)
+    write = best if write is None else write
     if write != "gated":
         return WritePolicy(write)
-    policy = WritePolicy.load(Path(name))
     if policy is None:
         load_config(name)  # where there is no model, that is what the user has to know
         raise TitansError(f"{name} holds no write policy: make one with titans calibrate {name} DATA")
