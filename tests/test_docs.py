@@ -39,6 +39,7 @@ def commands(page):
 @pytest.mark.filterwarnings(
     "ignore:.*is deprecated and will be removed in v6:FutureWarning",  # TRL's and PEFT's own
     "ignore:'pin_memory' argument is set as true:UserWarning",
+    "ignore:.*treespec, LeafSpec.*:FutureWarning",  # Lightning's use of torch
     "ignore:.*should not be instantiated:DeprecationWarning",  # torch.compile's and torch.export's
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
 )

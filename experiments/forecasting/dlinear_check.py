@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from titans.evaluation.forecasting import Benchmark, prepare
+from titans.evaluation.forecasting import Benchmark, prepare, score
 from titans.forecasting.baselines import DLinear, seasonal_naive
-from titans.forecasting.scores import score
 from titans.forecasting.training import fit
 from titans.io import atomic
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import prepare, split, standardize
-from titans.forecasting.scores import score
+from titans.evaluation.forecasting import prepare, score, split, standardize
 
 GENERATOR = np.random.default_rng(0)
 HOURLY = GENERATOR.normal(size=(17420, 2)) * [3, 0.1] + [10, -2]

@@ -10,9 +10,9 @@ import torch
 
 from titans.errors import TitansError
 from titans.evaluation import forecasting_run
+from titans.evaluation.forecasting import score
 from titans.evaluation.forecasting_run import Evaluation, load
 from titans.forecasting.baselines import DLinear, seasonal_naive
-from titans.forecasting.scores import score
 from titans.forecasting.settings import default_config, dlinear_training
 from titans.forecasting.training import fit
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from titans.errors import TitansError
+from titans.evaluation.forecasting import score
 from titans.forecasting.baselines import DLinear, seasonal_naive
-from titans.forecasting.scores import score
 from titans.forecasting.windows import Windows
 
 PAST = torch.randn(5, 30, 2, generator=torch.Generator().manual_seed(0))

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from titans.errors import TitansError
+from titans.evaluation.forecasting import score
 from titans.forecasting.baselines import DLinear
-from titans.forecasting.scores import score
 from titans.forecasting.training import fit
 from titans.forecasting.windows import Windows
 

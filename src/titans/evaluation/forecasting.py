@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from titans.errors import TitansError
+from titans.evaluation.inference import evaluating
+from titans.forecasting.scores import Errors, Scores
 from titans.forecasting.seasonal import SeasonalProfile
 from titans.forecasting.windows import Windows
+
+Predict = Callable[[Tensor], Tensor]
+"""Forecasts `[B, H, C]` of pasts `[B, L, C]`."""
 
 PROTOCOLS = ("ett", "custom")
 PARTS = ("train", "validation", "test")
@@ -205,3 +211,30 @@ def prepare(
     for part in PARTS:
         benchmark.windows(part, max(horizons))  # too short is known before anything is trained
     return benchmark
+
+
+def score(predict: Predict, windows: Windows, *, batch_size: int = 256) -> Scores:
+    """Forecast every window, without gradients, and measure the errors.
+
+    Args:
+        predict: a model or function from pasts `[B, L, C]` to forecasts `[B, H, C]`. A model is given its pasts on its
+            own device, and is in evaluation mode for the time.
+        windows: the windows; all of them count alike, those of a last, smaller batch too.
+        batch_size: windows forecast at once; changes speed and memory, not the result. Default 256.
+
+    Returns:
+        The errors over all windows.
+
+    Raises:
+        TitansError: the forecasts have the wrong shape, or are not finite.
+    """
+    model = predict if isinstance(predict, nn.Module) else None
+    device = None if model is None else next(model.parameters()).device
+    errors = Errors()
+    with torch.no_grad() if model is None else evaluating(model):
+        for past, future in windows.batches(batch_size):
+            errors.add(predict(past.to(device)), future)
+    scores = errors.scores()
+    if not math.isfinite(scores.mse):
+        raise TitansError(f"the mean squared error is {scores.mse}: the model's weights are damaged, or it diverged")
+    return scores

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import Benchmark, prepare
+from titans.evaluation.forecasting import Benchmark, Predict, prepare, score
 from titans.evaluation.forecasting_result import ForecastingResult, Measurement
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
 from titans.forecasting.baselines import DLinear, seasonal_naive
 from titans.forecasting.frames import read_csv
 from titans.forecasting.linear import start_linear
-from titans.forecasting.scores import Predict, score
 from titans.forecasting.seasons import season_length
 from titans.forecasting.settings import Training, default_config, default_training, dlinear_training
 from titans.forecasting.training import fit
