@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from titans.errors import TitansError
 
 pd = pytest.importorskip("pandas")
+alignment = pytest.importorskip("titans.forecasting.alignment")
 frequencies = pytest.importorskip("titans.forecasting.frequency")
 
 EXACT = {  # pandas' alias of the stamps: the step that is found
@@ -21,7 +22,7 @@ EXACT = {  # pandas' alias of the stamps: the step that is found
 def placed(stamps):
     """The frequency, and the grid with what was put there."""
     frequency = frequencies.infer_frequency(stamps)
-    return frequency, frequencies.align(stamps, frequency)
+    return frequency, alignment.align(stamps, frequency)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -159,6 +160,6 @@ def test_irregular_stamps_are_refused(stamps, reason):
 )
 def test_a_frequency_that_does_not_fit_is_refused(frequency, reason):
     with pytest.raises(TitansError, match=reason):
-        frequencies.align(pd.date_range("2016-01-01", periods=99, freq="h"), frequency)
+        alignment.align(pd.date_range("2016-01-01", periods=99, freq="h"), frequency)
     with pytest.raises(TitansError, match="need a whole number"):
-        frequencies.align(pd.Index([1, 2, 3]), "h")
+        alignment.align(pd.Index([1, 2, 3]), "h")

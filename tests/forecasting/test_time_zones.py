@@ -11,6 +11,7 @@ from titans.errors import TitansError
 
 pd = pytest.importorskip("pandas")
 frames = pytest.importorskip("titans.forecasting.frames")
+alignment = pytest.importorskip("titans.forecasting.alignment")
 frequencies = pytest.importorskip("titans.forecasting.frequency")
 to_naive = pytest.importorskip("titans.forecasting.time_zones").to_naive
 season_length = pytest.importorskip("titans.forecasting.seasons").season_length
@@ -26,7 +27,7 @@ def local(clock, zone):
 
 def continued(stamps, horizon):
     frequency = frequencies.infer_frequency(stamps)
-    laid = frequencies.align(stamps, frequency)
+    laid = alignment.align(stamps, frequency)
     return frequency, laid, frequencies.future_times(laid.times, frequency, horizon)
 
 
@@ -51,7 +52,7 @@ def test_forecasts_go_on_as_the_calendar_does(zone, alias, end, quarters, steps)
     assert more.equals(pd.DatetimeIndex(whole[steps:], freq=None))
     assert frequencies.infer_frequency(laid.times.append(more)) == frequency
     last = to_naive(laid.times, frequency)[-1:]
-    assert frequencies.steps_after(last, whole[steps - 3 :], frequency)[3:].tolist() == [*range(1, 21)]
+    assert alignment.steps_after(last, whole[steps - 3 :], frequency)[3:].tolist() == [*range(1, 21)]
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,8 @@ def test_months_on_a_day_keep_it(day, step, zone):
     assert laid.times.equals(whole[:26])
     assert more.equals(whole[26:])
     last = frequencies.to_naive(whole[25:26], alias)
-    assert frequencies.steps_after(last, whole[25:], alias).tolist() == list(range(15))
-    assert frequencies.steps_after(last, whole[26:28] - pd.Timedelta("1D"), alias).tolist() == [1, 2]
+    assert alignment.steps_after(last, whole[25:], alias).tolist() == list(range(15))
+    assert alignment.steps_after(last, whole[26:28] - pd.Timedelta("1D"), alias).tolist() == [1, 2]
     late = [np.arange(26) % 7, 1440 * (np.arange(26) == 9) - 1440 * (np.arange(26) == 11)]  # minutes; two on other days
     for minutes in late:
         _, laid, more = continued(whole[:26] + pd.to_timedelta(minutes, unit="min"), 14)
@@ -181,12 +182,12 @@ def test_months_on_a_day_keep_it(day, step, zone):
 
 def test_a_frequency_of_months_on_a_day_may_be_given():
     stamps = pd.DatetimeIndex(["2024-01-14", "2024-02-16", "2024-03-15"])
-    laid = frequencies.align(stamps, pd.DateOffset(months=1, day=15).freqstr)
+    laid = alignment.align(stamps, pd.DateOffset(months=1, day=15).freqstr)
     assert list(laid.times) == list(pd.date_range("2024-01-15", periods=3, freq=pd.DateOffset(months=1)))
     assert laid.moved == 2
     for wrong in ("MS-15", "<DateOffset: day=0, months=1>", "<DateOffset: day=15, months=0>"):
         with pytest.raises(TitansError, match="is not a frequency"):
-            frequencies.check_frequency(wrong)
+            alignment.check_frequency(wrong)
 
 
 QUICK = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_persistent_tokens": 1, "epochs": 1}

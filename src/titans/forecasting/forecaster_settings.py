@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from titans.errors import TitansError
-from titans.forecasting.frequency import check_frequency
+from titans.forecasting.alignment import check_frequency
 from titans.forecasting.long_frames import ID, TARGET, TIME
 from titans.forecasting.sentences import listed
 from titans.forecasting.windows import MINIMUM_POINTS

@@ -12,8 +12,9 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.alignment import align
 from titans.forecasting.csv_files import read_cells
-from titans.forecasting.frequency import align, infer_frequency
+from titans.forecasting.frequency import align_all, infer_frequency
 from titans.forecasting.id_columns import long_from_shared_times
 from titans.forecasting.long_frames import (
     ID,
@@ -22,7 +23,6 @@ from titans.forecasting.long_frames import (
     Panel,
     Rows,
     Series,
-    align_all,
     mean_per_step,
     no_numbers,
     note_alignments,

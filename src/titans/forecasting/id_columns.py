@@ -6,7 +6,7 @@ import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.frequency import FILLED
+from titans.forecasting.alignment import FILLED
 from titans.forecasting.long_frames import ID, TARGET, TIME
 from titans.forecasting.numbers import MOSTLY
 from titans.forecasting.sentences import listed

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.frequency import Alignment, align, check_frequency, infer_frequency
+from titans.forecasting.alignment import Alignment, check_frequency
+from titans.forecasting.frequency import align_all
 from titans.forecasting.numbers import Floats, to_numbers, without_infinite
 from titans.forecasting.sentences import counted, listed, was_were
 from titans.forecasting.time_zones import Integers
 from titans.forecasting.times import FORMS, Times, parse_times
 
 ID, TIME, TARGET = "unique_id", "ds", "y"
-_FEW = 3  # rows that no step can be told from
-_VOTERS = 20  # of many series, the longest decide on the frequency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,17 +256,6 @@ def _note_values(series: list[Series], notes: list[str]) -> None:
     _note_series(constant, "of one constant value", notes)
 
 
-@contextlib.contextmanager
-def _about(name: object, *, blocks: bool) -> Iterator[None]:
-    """Begin what is refused with the name of the series; pass over it where that blocks no others."""
-    try:
-        yield
-    except TitansError as error:
-        if not blocks:
-            return
-        raise TitansError(f'series "{name}": {error}') from error
-
-
 def _check_columns(frame: pd.DataFrame) -> None:
     expected = "unique_id (name of the series), ds (time) and y (number), and perhaps others"
     if not isinstance(frame, pd.DataFrame):
@@ -294,37 +281,3 @@ def no_numbers(column: pd.Series) -> TitansError:
     unreadable = text[pd.to_numeric(text, errors="coerce").isna()]
     found = repr(unreadable.iloc[0]) if len(unreadable) else f"values of type {column.dtype}"
     return TitansError(f'the column "y" holds {found}: expected numbers, and NaN where one is missing')
-
-
-def align_all(
-    ids: list[object], times: list[pd.Index], frequency: str | int | None
-) -> tuple[str | int, list[Alignment | None]]:
-    """Align every series, all to one frequency: the first of those likely that fits them all.
-
-    Beside longer ones, series of a few rows have no say: where they do not fit, they have no alignment.
-    """
-    refused: TitansError | None = None
-    few = _FEW if max(map(len, times)) > _FEW else 0
-    for candidate in [frequency] if frequency is not None else _likely(ids, times, few):
-        try:
-            aligned: list[Alignment | None] = []
-            for name, stamps in zip(ids, times, strict=True):
-                with _about(name, blocks=len(stamps) > few):
-                    aligned.append(None)
-                    aligned[-1] = align(stamps, candidate)
-            return candidate, aligned
-        except TitansError as error:
-            refused = refused or error
-    raise refused or TitansError("no series has two times, from which to find the frequency: give it")
-
-
-def _likely(ids: list[object], times: list[pd.Index], few: int) -> list[str | int]:
-    """The frequencies of the longest series, that of most rows first."""
-    votes: dict[str | int, int] = {}
-    longest = sorted(range(len(ids)), key=lambda number: -len(times[number]))[:_VOTERS]
-    for number in longest:
-        if len(times[number].unique()) > 1:
-            with _about(ids[number], blocks=len(times[number]) > few):
-                found = infer_frequency(times[number])
-                votes[found] = votes.get(found, 0) + len(times[number])
-    return sorted(votes, key=lambda frequency: -votes[frequency])

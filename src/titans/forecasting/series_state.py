@@ -12,8 +12,9 @@ from torch import Tensor
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
+from titans.forecasting.alignment import steps_after
 from titans.forecasting.exogenous import exog_columns, exog_numbers
-from titans.forecasting.frequency import future_times, steps_after
+from titans.forecasting.frequency import future_times
 from titans.forecasting.long_frames import ID, TIME, Panel, mean_per_step, read_rows, rows_by_series
 from titans.forecasting.numbers import Floats
 from titans.forecasting.seasonal import SeasonalProfile
@@ -46,7 +47,7 @@ class SeriesState:
     Args:
         ids: their names `[S]`.
         frequency: the step of time.
-        last: the time of the last point read of each, on the clock of the frequency (see `time_zones`) `[S]`.
+        last: the time of the last point read of each, naive (see `to_naive`) `[S]`.
         zone: the time zone; None where times have none.
         steps: how many were read of each, gaps included `[S]`, int64.
         mean: of each, over the steps that training learns from `[S]`.

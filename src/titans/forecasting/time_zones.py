@@ -1,7 +1,4 @@
-"""The clock that steps are counted on: a zone's clock on the wall for days, weeks and months, UTC for hours and less.
-
-On it, time stamps have no time zone and all steps of a frequency are alike, also where clocks go forward or back.
-"""
+"""Naive times, in which all steps of a frequency are alike: local for days, weeks and months, in UTC for hours."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from titans.forecasting._pandas import pd
 
 Integers = npt.NDArray[np.int64]
 _MONTHS_ON_A_DAY = re.compile(r"<DateOffset: day=([1-9]|[12]\d|3[01]), months=([1-9]\d*)>")
-_SKIPPED = "2h"  # that a clock is put forward, at most
+_SKIPPED = "2h"  # that a naive is put forward, at most
 _ONE_TIME = 0.5  # the circular variance of times of day that are taken for one, at most; of all hours it is 1
 
 
 def to_naive(stamps: pd.Index, frequency: str | int, usual: int | None = None) -> pd.Index:
-    """Put time stamps on the clock of a frequency.
+    """Take the time zone off: local times for days, weeks and months, UTC for hours and less.
 
     Args:
         stamps: dates with or without a time zone, or whole numbers `[n]`.
@@ -37,26 +34,26 @@ def to_naive(stamps: pd.Index, frequency: str | int, usual: int | None = None) -
     return stamps.tz_convert(None) if _absolute(frequency) else wall_time(stamps, usual)
 
 
-def from_naive(clock: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
+def from_naive(naive: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
     """Undo `to_naive`.
 
     Args:
-        clock: times without a time zone `[n]`.
+        naive: times without a time zone `[n]`.
         frequency: the step.
         zone: the time zone; None leaves the times as they are.
 
     Returns:
-        The time stamps `[n]`; what the clock on the wall skips becomes the next time, of a doubled one the first.
+        The time stamps `[n]`; a local time that is skipped becomes the next one, of a doubled one the first is meant.
     """
     if zone is None:
-        return clock
+        return naive
     return (
-        clock.tz_localize("UTC").tz_convert(zone) if _absolute(frequency) else _localize(clock, zone, "shift_forward")
+        naive.tz_localize("UTC").tz_convert(zone) if _absolute(frequency) else _localize(naive, zone, "shift_forward")
     )
 
 
 def wall_time(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIndex:
-    """Read what a clock on the wall showed; where it skipped the usual time of day, that time.
+    """Local times; where the usual time of day is skipped as clocks go forward, that time.
 
     Args:
         stamps: with or without a time zone `[n]`.
@@ -79,11 +76,11 @@ def wall_time(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.Datetime
 
 
 def is_daily(wall: pd.DatetimeIndex, utc: pd.DatetimeIndex) -> bool:
-    """Whether times lie near one time of day, on the clock on the wall no less than in UTC.
+    """Whether times lie near one time of day, in local time no less than in UTC.
 
     Args:
-        wall: what that clock showed `[n]`, in any order.
-        utc: what one in UTC showed `[n]`; the same where that is not known.
+        wall: local times `[n]`, in any order.
+        utc: the times in UTC `[n]`; the same where that is not known.
 
     Returns:
         Whether they do; false where they are usually less than 20 hours apart.
@@ -94,9 +91,9 @@ def is_daily(wall: pd.DatetimeIndex, utc: pd.DatetimeIndex) -> bool:
     return _variance(wall) <= min(_variance(utc) + 1e-9, _ONE_TIME)
 
 
-def time_of_day(clock: pd.DatetimeIndex) -> Integers:
+def time_of_day(naive: pd.DatetimeIndex) -> Integers:
     """The time since midnight `[n]`, in the unit of the times."""
-    return np.asarray(clock.asi8 % ticks("1D", clock), dtype=np.int64)
+    return np.asarray(naive.asi8 % ticks("1D", naive), dtype=np.int64)
 
 
 def nearest(numbers: Integers, step: int, origin: int) -> Integers:
@@ -144,11 +141,11 @@ def _absolute(frequency: str | int) -> bool:
     return isinstance(offset_of(frequency), pd.offsets.Tick) and not isinstance(offset_of(frequency), pd.offsets.Day)
 
 
-def _localize(clock: pd.DatetimeIndex, zone: Any, skipped: str) -> pd.DatetimeIndex:
-    return clock.tz_localize(zone, ambiguous=np.ones(len(clock), dtype=bool), nonexistent=skipped)
+def _localize(naive: pd.DatetimeIndex, zone: Any, skipped: str) -> pd.DatetimeIndex:
+    return naive.tz_localize(zone, ambiguous=np.ones(len(naive), dtype=bool), nonexistent=skipped)
 
 
-def _variance(clock: pd.DatetimeIndex) -> float:
+def _variance(naive: pd.DatetimeIndex) -> float:
     """The circular variance of times of day, from 0 (all alike) to 1."""
-    angle = 2 * np.pi * (time_of_day(clock) / ticks("1D", clock))
+    angle = 2 * np.pi * (time_of_day(naive) / ticks("1D", naive))
     return float(1 - np.hypot(np.sin(angle).mean(), np.cos(angle).mean()))
