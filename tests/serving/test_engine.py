@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from titans.generation.stream import generate_text
 from titans.serving.engine import Engine
-from titans.serving.rows import Done, Failed, Generation, Piece
+from titans.serving.protocol import Delta, EngineFailure, EngineRequest, EngineResult, SamplingParams
 
 
 class Asked:
@@ -20,20 +20,13 @@ class Asked:
         self.events = queue.Queue()
         with torch.no_grad():
             state = model.initial_state(1) if state is None else state
-        settings = {
-            "max_new_tokens": 6,
-            "temperature": 0,
-            "top_p": 1,
-            "seed": None,
-            "stop": (),
-            "keep": True,
-            "trace": False,
-        }
-        self.request = Generation(list(prompt), state, emit=self.events.put, **settings | options)
+        keep, tenant = options.pop("keep", True), options.pop("tenant", "")
+        params = SamplingParams(**{"max_new_tokens": 6, "temperature": 0, **options})
+        self.request = EngineRequest(list(prompt), state, params, keep, self.events.put, tenant)
 
     def result(self):
         text, trace = "", []
-        while isinstance(event := self.events.get(timeout=60), Piece):
+        while isinstance(event := self.events.get(timeout=60), Delta):
             text += event.text
             trace += event.trace
         return text, trace, event
@@ -126,7 +119,7 @@ def test_a_bad_state_harms_nobody_else(model, run):
         other = model.initial_state(1).map(lambda x: x[..., :-1] if x.dim() > 2 else x)
     results = run(model, [Asked(model, b"hello"), Asked(model, b"hello", state=other), Asked(model, b"hello")])
     assert results[0][0] == results[2][0] == run(model, [Asked(model, b"hello")])[0][0]
-    assert isinstance(results[1][2], Failed)
+    assert isinstance(results[1][2], EngineFailure)
     assert "another configuration" in str(results[1][2].error)
 
 
@@ -136,10 +129,10 @@ def test_cancelling_frees_the_place(model, tokenizer):
     engine.start()
     engine.submit(endless.request)
     engine.submit(next_one.request)
-    assert isinstance(endless.events.get(timeout=60), Piece)
+    assert isinstance(endless.events.get(timeout=60), Delta)
     endless.request.cancelled = True
     _, _, done = endless.result()
-    assert isinstance(done, Done)
+    assert isinstance(done, EngineResult)
     assert done.reason == "cancelled"
     assert done.state.tokens == done.read
     assert next_one.result()[2].reason == "length"

@@ -12,7 +12,7 @@ from tests.serving.conftest import GREEDY
 from titans.serving import idempotency
 from titans.serving.errors import ApiError
 from titans.serving.idempotency import Recording
-from titans.serving.jobs import Finished
+from titans.serving.protocol import Finished
 from titans.serving.responses import COMPLETION, Reply
 
 CHAT = "/v1/chat/completions"

@@ -111,7 +111,7 @@ def test_a_flood_of_one_tenant_takes_no_turn_of_another(model):
     for _ in range(6):
         request = waiting.take(at_work)
         at_work[request.tenant] += 1
-        served.append((request.tenant, request.seed))
+        served.append((request.tenant, request.params.seed))
     assert served == [("flood", 0), ("quiet", 0), ("flood", 1), ("quiet", 1), ("flood", 2), ("flood", 3)]
 
 

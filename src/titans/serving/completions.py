@@ -17,11 +17,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from titans.data.tokenizers import encode
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.idempotency import Events, Expected, Key, Recording
-from titans.serving.jobs import Finished, Job
 from titans.serving.openapi import KEPT, documented
+from titans.serving.protocol import Delta, Finished, SamplingParams, ServiceRequest, TracedToken
 from titans.serving.requests import NAME, ChatRequest, CompletionRequest, GenerationRequest, Message
 from titans.serving.responses import CHAT, COMPLETION, SEPARATOR, ChatCompletion, Completion, Reply, Shape
-from titans.serving.rows import Piece, TracedToken
 
 DEFAULT_MAX_TOKENS = 256
 DEFAULT_USER = "default"
@@ -160,24 +159,26 @@ async def _events(request: Request, asked: Asked, prompt: Callable[[], Prompt], 
     if len(read.tokens) > longest:
         message = f"the prompt has more than {longest:,} tokens: send it in several requests"
         raise ApiError(400, message, "context_length_exceeded", "prompt")
-    async with contextlib.aclosing(service.events(tenant, _job(request, asked, read), cancelled)) as events:
+    async with contextlib.aclosing(service.events(tenant, _service_request(request, asked, read), cancelled)) as events:
         async for event in events:
             yield event
 
 
-def _job(request: Request, asked: Asked, prompt: Prompt) -> Job:
+def _service_request(request: Request, asked: Asked, prompt: Prompt) -> ServiceRequest:
     body, memory = asked.body, asked.memory
     if asked.expected is not None and not memory:
         raise ApiError(400, "If-Match names a memory's version, and the request names no memory", param="If-Match")
-    return Job(
+    return ServiceRequest(
         prompt=prompt.tokens,
         joint=prompt.joint,
-        max_new_tokens=min(asked.max_tokens or DEFAULT_MAX_TOKENS, request.app.state.limits.new_tokens),
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        seed=body.seed,
-        stop=body.stop,
-        trace=bool(body.trace),
+        params=SamplingParams(
+            max_new_tokens=min(asked.max_tokens or DEFAULT_MAX_TOKENS, request.app.state.limits.new_tokens),
+            temperature=1.0 if body.temperature is None else body.temperature,
+            top_p=1.0 if body.top_p is None else body.top_p,
+            seed=body.seed,
+            stop=body.stop,
+            trace=bool(body.trace),
+        ),
         memory=memory_name(body.user or DEFAULT_USER, memory) if memory else None,
         expected=asked.expected,
         write=body.write,
@@ -217,12 +218,12 @@ async def _whole(reply: Reply, events: Events, traced: bool) -> Response:
     raise AssertionError("events end with Finished")
 
 
-async def _stream(reply: Reply, first: Piece | Finished, events: Events, include_usage: bool) -> AsyncIterator[str]:
+async def _stream(reply: Reply, first: Delta | Finished, events: Events, include_usage: bool) -> AsyncIterator[str]:
     """Answer in server-sent events; an error after the first is an event, too."""
-    event: Piece | Finished = first
+    event: Delta | Finished = first
     yield reply.first()
     try:
-        while isinstance(event, Piece):
+        while isinstance(event, Delta):
             yield reply.part(event.text, event.trace)
             event = await anext(events)
         yield reply.last(event)

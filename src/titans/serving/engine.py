@@ -17,7 +17,8 @@ from torch import Tensor
 from titans.generation import end_tokens
 from titans.models.memory_state import MemoryState
 from titans.models.watching import TokenTrace, Trace, watch
-from titans.serving.rows import Failed, Generation, Place, Row, join
+from titans.serving.protocol import EngineFailure, EngineRequest
+from titans.serving.rows import Row, StateRow, join
 from titans.serving.scheduling import FairQueue, PrefillBudget
 
 _WATCHED = 16  # of so many passes, one is watched for the metrics
@@ -67,7 +68,7 @@ class Engine:
         """Start the thread."""
         self.thread.start()
 
-    def submit(self, request: Generation) -> None:
+    def submit(self, request: EngineRequest) -> None:
         """Queue a request; its events come through `request.emit`.
 
         Raises:
@@ -125,7 +126,7 @@ class Engine:
                     self.rows.append(Row(request, self.tokenizer, self.ends))
                 except Exception as error:
                     logger.error("a request cannot be taken in", exc_info=error)
-                    request.emit(Failed(error))
+                    request.emit(EngineFailure(error))
             return bool(self.rows) or not self.closing
 
     @property
@@ -161,7 +162,7 @@ class Engine:
         self.on_step(len(rows), sum(map(len, pieces)))
         for i, row in enumerate(rows):
             try:
-                row.advance(pieces[i], Place(state, i), logits[i], traces[i])
+                row.advance(pieces[i], StateRow(state, i), logits[i], traces[i])
             except Exception as error:  # NaN in the logits
                 self._fail(row, error)
         return self.clock() - start
@@ -169,7 +170,7 @@ class Engine:
     def _fail(self, row: Row, error: Exception) -> None:
         logger.error("a request failed in the model", exc_info=error)
         self.rows.remove(row)
-        row.request.emit(Failed(error))
+        row.request.emit(EngineFailure(error))
 
     def _forward(self, rows: list[Row], pieces: list[list[int]]) -> tuple[MemoryState, Tensor, list[list[TokenTrace]]]:
         """Run the model; returns the state of all rows, their last logits and, where asked for, traces."""
@@ -181,17 +182,17 @@ class Engine:
             mask[i, longest - len(piece) :] = 1
         sampled = self.passes % _WATCHED == 0
         self.passes += 1
-        watched = sampled or any(row.request.trace for row in rows)
+        watched = sampled or any(row.request.params.trace for row in rows)
         with watch(self.model) if watched else contextlib.nullcontext(Trace(0)) as trace:
             output = self.model(
                 ids.to(self.model.device),
                 attention_mask=mask.to(self.model.device),
-                cache=join([row.place for row in rows]),
+                cache=join([row.state for row in rows]),
                 use_cache=True,
                 logits_to_keep=1,
             )
         if sampled and trace.layers:
             for i in range(len(rows)):
                 self.on_surprise(fmean(token.surprise for token in trace.tokens(i)))
-        traces = [trace.tokens(i) if row.request.trace else [] for i, row in enumerate(rows)]
+        traces = [trace.tokens(i) if row.request.params.trace else [] for i, row in enumerate(rows)]
         return output.cache, output.logits[:, -1].float().cpu(), traces

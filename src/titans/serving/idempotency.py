@@ -14,9 +14,8 @@ from fastapi import Header
 from pydantic import BeforeValidator, WithJsonSchema
 
 from titans.serving.errors import ApiError
-from titans.serving.jobs import Finished
+from titans.serving.protocol import Delta, Finished
 from titans.serving.responses import Reply
-from titans.serving.rows import Piece
 
 KEPT_SECONDS = 60 * 60  # that an answer is kept after it has ended
 KEPT_BYTES = 16 << 20  # of the answers kept for one tenant, about; the newest is kept whatever its size
@@ -50,7 +49,7 @@ Expected = Annotated[
         description="The version that the memory must be at, as in an answer's `version`; 0 where it must not exist.",
     ),
 ]
-Events = AsyncGenerator[Piece | Finished, None]
+Events = AsyncGenerator[Delta | Finished, None]
 
 
 def check_version(expected: int | None, current: int) -> None:
@@ -80,7 +79,7 @@ class Recording:
 
     def __init__(self, mark: str, reply: Reply, events: Events, ended: Callable[[], None]) -> None:
         self.mark, self.reply = mark, reply
-        self.told: list[Piece | Finished] = []
+        self.told: list[Delta | Finished] = []
         self.error: Exception | None = None
         self.ended = math.inf
         self._news = asyncio.Event()
@@ -118,7 +117,7 @@ class Recording:
 
     def size(self) -> int:
         """Count the bytes of what is kept, about."""
-        pieces = [event for event in self.told if isinstance(event, Piece)]
+        pieces = [event for event in self.told if isinstance(event, Delta)]
         return _RECORD_BYTES + sum(_TOKEN_BYTES + len(piece.text) + _TOKEN_BYTES * len(piece.trace) for piece in pieces)
 
 

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from titans.persistence import StoreError
-from titans.serving.jobs import MemoryReport
+from titans.serving.protocol import MemoryReport
 
 _SIZES = tuple(base * 10.0**power for power in range(-3, 4) for base in (1, 3))  # of what differs from model to model
 

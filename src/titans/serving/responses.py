@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from titans.persistence import MemoryInfo
 from titans.serving.errors import ApiError
-from titans.serving.jobs import Finished, MemoryReport
-from titans.serving.rows import TracedToken
+from titans.serving.protocol import Finished, MemoryReport, TracedToken
 
 SEPARATOR = ":"  # between user and memory in a memory's name
 

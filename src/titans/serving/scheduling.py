@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable
 
-from titans.serving.rows import Generation
+from titans.serving.protocol import EngineRequest
 
 SECONDS = 0.05  # that others wait for a portion of a prompt
 _TOKENS = 4  # a portion takes at least as long as so many tokens of the answers, so that its fixed cost matters little
@@ -16,17 +16,17 @@ class FairQueue:
     """The requests that wait, in a queue for each tenant, so that a long one keeps nobody else waiting."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, deque[Generation]] = {}  # in the order of turns
+        self.queues: dict[str, deque[EngineRequest]] = {}  # in the order of turns
 
     def __len__(self) -> int:
         """Count the requests."""
         return sum(map(len, self.queues.values()))
 
-    def add(self, request: Generation) -> None:
+    def add(self, request: EngineRequest) -> None:
         """Let a request wait behind those of its tenant."""
         self.queues.setdefault(request.tenant, deque()).append(request)
 
-    def take(self, at_work: Counter[str]) -> Generation:
+    def take(self, at_work: Counter[str]) -> EngineRequest:
         """Take out the next request: of the tenant with the fewest at work, of several the one served longest ago.
 
         Args:

@@ -19,11 +19,19 @@ from titans.persistence import MemoryInfo, MemoryStore, StateFileError, StoreCou
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError, as_api_error
 from titans.serving.idempotency import check_version
-from titans.serving.jobs import Finished, Job, MemoryReport
 from titans.serving.limits import KeyedLocks, TenantLimit
 from titans.serving.metrics import Metrics
+from titans.serving.protocol import (
+    Delta,
+    EngineFailure,
+    EngineRequest,
+    EngineResult,
+    Event,
+    Finished,
+    MemoryReport,
+    ServiceRequest,
+)
 from titans.serving.readiness import Readiness
-from titans.serving.rows import Done, Event, Failed, Generation, Piece
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -148,12 +156,14 @@ class Service:
         with self.tenant_limit.hold(tenant):
             yield
 
-    async def events(self, tenant: str, job: Job, cancelled: asyncio.Event) -> AsyncGenerator[Piece | Finished, None]:
+    async def events(
+        self, tenant: str, asked: ServiceRequest, cancelled: asyncio.Event
+    ) -> AsyncGenerator[Delta | Finished, None]:
         """Run one request; leaving the loop cancels it.
 
         Args:
             tenant: whose memory it is.
-            job: what is asked for.
+            asked: what is asked for.
             cancelled: set by the caller when nobody waits for the answer any more.
 
         Yields:
@@ -165,8 +175,8 @@ class Service:
         """
         self.admit(tenant)
         self.tenant_limit.acquire(tenant)  # until the work has ended, which may be after the client has left
-        queue: asyncio.Queue[Piece | Finished | Exception] = asyncio.Queue()
-        task = asyncio.create_task(self._work(tenant, job, queue.put_nowait, cancelled))
+        queue: asyncio.Queue[Delta | Finished | Exception] = asyncio.Queue()
+        task = asyncio.create_task(self._work(tenant, asked, queue.put_nowait, cancelled))
         self.tasks[task] = cancelled
         task.add_done_callback(lambda task: self._ended(tenant, task))
         try:
@@ -185,28 +195,32 @@ class Service:
         self.tenant_limit.release(tenant)
 
     async def _work(
-        self, tenant: str, job: Job, tell: Callable[[Piece | Finished | Exception], None], cancelled: asyncio.Event
+        self,
+        tenant: str,
+        asked: ServiceRequest,
+        tell: Callable[[Delta | Finished | Exception], None],
+        cancelled: asyncio.Event,
     ) -> None:
         """Do a request to its end, whether or not anybody still listens."""
         try:
-            if job.memory is None:
-                tell(await self._generate(tenant, job, self._rewritten(self.fresh, job), tell, cancelled, None))
+            if asked.memory is None:
+                tell(await self._generate(tenant, asked, self._rewritten(self.fresh, asked), tell, cancelled, None))
                 return
-            async with self.locks.hold((tenant, job.memory)):
+            async with self.locks.hold((tenant, asked.memory)):
                 if cancelled.is_set():
                     raise _left()
-                stored = await self.on_kept(self.store.get, tenant, job.memory)
-                check_version(job.expected, 0 if stored is None else stored.version)
-                state = self._rewritten(self.fresh if stored is None else stored.state, job)
+                stored = await self.on_kept(self.store.get, tenant, asked.memory)
+                check_version(asked.expected, 0 if stored is None else stored.version)
+                state = self._rewritten(self.fresh if stored is None else stored.state, asked)
 
                 async def save(state: MemoryState) -> MemoryInfo:
                     version = None if stored is None else stored.version
                     try:
-                        return await self.on_disk(self.store.put, tenant, job.memory, state, expected=version)
+                        return await self.on_disk(self.store.put, tenant, asked.memory, state, expected=version)
                     except StoreError as error:
                         raise _unsaved(error) from error
 
-                tell(await self._generate(tenant, job, state, tell, cancelled, save))
+                tell(await self._generate(tenant, asked, state, tell, cancelled, save))
         except Exception as error:
             if not isinstance(error, TitansError | ApiError):
                 logger.exception("a request failed")
@@ -215,9 +229,9 @@ class Service:
     async def _generate(
         self,
         tenant: str,
-        job: Job,
+        asked: ServiceRequest,
         state: MemoryState,
-        tell: Callable[[Piece], None],
+        tell: Callable[[Delta], None],
         cancelled: asyncio.Event,
         save: Callable[[MemoryState], Any] | None,
     ) -> Finished:
@@ -228,24 +242,23 @@ class Service:
         def emit(event: Event) -> None:
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-        prompt = self._prompt(job, state)
-        request = Generation(
-            prompt, state, job.max_new_tokens, job.temperature, job.top_p, job.seed, job.stop,
-            keep=save is not None, trace=job.trace, emit=emit, tenant=tenant,
+        prompt = self._prompt(asked, state)
+        request = EngineRequest(
+            prompt, state, asked.params, keep=save is not None, emit=emit, tenant=tenant
         )  # fmt: skip
         watcher = asyncio.create_task(_when(cancelled, request))
         self.engine.submit(request)
         try:
-            while isinstance(event := await queue.get(), Piece):
+            while isinstance(event := await queue.get(), Delta):
                 tell(event)
         finally:
             watcher.cancel()
-        if isinstance(event, Failed):
+        if isinstance(event, EngineFailure):
             raise ApiError(500, "the model failed: the server's log says why", "model_failed") from event.error
         return await self._finished(event, len(prompt), before, save)
 
     async def _finished(
-        self, event: Done, prompt_tokens: int, before: WriteCounts, save: Callable[[MemoryState], Any] | None
+        self, event: EngineResult, prompt_tokens: int, before: WriteCounts, save: Callable[[MemoryState], Any] | None
     ) -> Finished:
         if event.state is None:
             raise _left()
@@ -260,28 +273,28 @@ class Service:
         self.metrics.remembered(report)
         return Finished(event.reason, prompt_tokens, event.said, report)
 
-    def _prompt(self, job: Job, state: MemoryState) -> list[int]:
+    def _prompt(self, asked: ServiceRequest, state: MemoryState) -> list[int]:
         """Put together what is to be read, with the bos token at the start of a stream and nowhere else."""
-        bos, prompt = self.engine.tokenizer.bos_token_id, list(job.prompt)
+        bos, prompt = self.engine.tokenizer.bos_token_id, list(asked.prompt)
         if bos is not None and prompt[:1] == [bos]:
             del prompt[0]
         if state.tokens:
-            prompt = [*job.joint, *prompt]
+            prompt = [*asked.joint, *prompt]
         elif bos is not None:
             prompt = [bos, *prompt]
         if not prompt:
             raise ApiError(400, "the prompt is empty: give some text to go on from", param="prompt")
         return prompt
 
-    def _rewritten(self, state: MemoryState, job: Job) -> MemoryState:
+    def _rewritten(self, state: MemoryState, asked: ServiceRequest) -> MemoryState:
         """Let the state be written as the request asks."""
         mode = write_modes(state)[0]
-        if not self.allow_gated and (job.write or mode) == "gated":
+        if not self.allow_gated and (asked.write or mode) == "gated":
             raise ApiError(400, "this server does not write gated: ask for always or never", "not_allowed", "write")
-        if job.write is None or job.write == mode or (job.write == "always" and mode is None):
+        if asked.write is None or asked.write == mode or (asked.write == "always" and mode is None):
             return state
-        if job.write != "gated":
-            return WritePolicy(job.write).start(state)
+        if asked.write != "gated":
+            return WritePolicy(asked.write).start(state)
         if self.gated is None:
             raise ApiError(400, "this model has no write policy: run titans calibrate on it", "not_calibrated", "write")
         return self.gated.start(state)
@@ -306,6 +319,6 @@ def _since(before: WriteCounts, after: WriteCounts, read: int) -> WriteCounts:
     return WriteCounts(written, skipped, dropped, after.layers)
 
 
-async def _when(cancelled: asyncio.Event, request: Generation) -> None:
+async def _when(cancelled: asyncio.Event, request: EngineRequest) -> None:
     await cancelled.wait()
     request.cancelled = True
