@@ -14,7 +14,7 @@ from torch import Tensor
 
 from titans import plots
 from titans.data.packing import IGNORED
-from titans.data.synthetic.task import Size, SyntheticTask
+from titans.data.synthetic.task import Size, SyntheticTask, shorten
 from titans.error_text import refused_as
 from titans.errors import TitansError
 from titans.evaluation.inference import evaluating
@@ -27,6 +27,7 @@ from titans.evaluation.synthetic_training import (
     Training,
     check,
     generator_for,
+    protocol,
     train_on,
 )
 from titans.training.objective import is_titans, logits_at
@@ -285,33 +286,7 @@ def _plot(result: SyntheticResult) -> Figure:
     left.set(
         ylim=(-0.02, 1.02), xlabel="tokens (/ pairs)", ylabel="right answers", title=f"{result.model}, {result.task}"
     )
-    right.set(xlabel="steps", ylabel="nats per answer", title=f"training at {_range(result.train_sizes)}")
+    right.set(xlabel="steps", ylabel="nats per answer", title=f"training at {shorten(result.train_sizes)}")
     for axes in (left, right):
         plots.legend(axes)
     return drawn
-
-
-def protocol(task: SyntheticTask, budget: Budget, sizes: Sequence[str], sequences: int) -> str:
-    """Say how a model is trained and tested on a synthetic task, and what deviates from what is published.
-
-    Args:
-        task: the task.
-        budget: of the training.
-        sizes: trained at.
-        sequences: tested with, at each size.
-
-    Returns:
-        One line.
-    """
-    order = "one size after the other" if budget.curriculum else "sizes mixed"
-    said = [
-        task.definition,
-        f"trained on {budget.steps:,} steps of {budget.batch} sequences at {_range(sizes)}, {order}, none read twice",
-        f"AdamW, {budget.schedule} schedule from {budget.learning_rate:g}",
-        f"tested on {sequences} sequences of each size, the likeliest token counts",
-    ]
-    return f"protocol: {', '.join(said)}; deviations: {'; '.join(task.deviations) or 'none'}"
-
-
-def _range(sizes: Sequence[str]) -> str:
-    return ", ".join(sizes) if len(sizes) < 6 else f"{sizes[0]} … {sizes[-1]}"

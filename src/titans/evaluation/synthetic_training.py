@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from titans.data.synthetic.task import Size, SyntheticTask
+from titans.data.synthetic.task import Size, SyntheticTask, shorten
 from titans.errors import TitansError
 from titans.training.fit import Moment, fit, parameter_groups
 from titans.training.objective import Objective
@@ -205,3 +205,25 @@ def check(model: Any, task: SyntheticTask, sizes: Sequence[Size]) -> None:
             f"the model has {model.config.vocab_size:,} tokens and {task.name} {task.vocab_size:,}: give the model "
             "as large a vocabulary"
         )
+
+
+def protocol(task: SyntheticTask, budget: Budget, sizes: Sequence[str], sequences: int) -> str:
+    """Say how a model is trained and tested on a synthetic task, and what deviates from what is published.
+
+    Args:
+        task: the task.
+        budget: of the training.
+        sizes: trained at.
+        sequences: tested with, at each size.
+
+    Returns:
+        One line.
+    """
+    order = "one size after the other" if budget.curriculum else "sizes mixed"
+    said = [
+        task.definition,
+        f"trained on {budget.steps:,} steps of {budget.batch} sequences at {shorten(sizes)}, {order}, none read twice",
+        f"AdamW, {budget.schedule} schedule from {budget.learning_rate:g}",
+        f"tested on {sequences} sequences of each size, the likeliest token counts",
+    ]
+    return f"protocol: {', '.join(said)}; deviations: {'; '.join(task.deviations) or 'none'}"

@@ -57,6 +57,11 @@ def parse_sizes(words: Sequence[str | int]) -> tuple[Size, ...]:
     return tuple(sizes)
 
 
+def shorten(sizes: Sequence[str]) -> str:
+    """List sizes for a sentence; of many only the first and the last."""
+    return ", ".join(sizes) if len(sizes) < 7 else f"{sizes[0]} … {sizes[-1]}"
+
+
 class SyntheticTask(ABC):
     """A task for causal language models, at any size.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from titans import html_page, plots
+from titans.data.synthetic.task import shorten
 from titans.evaluation.comparison.result import ComparisonResult, ModelResult
 from titans.evaluation.intervals import Mean
 from titans.io import atomic
@@ -50,14 +51,13 @@ def describe(result: ComparisonResult) -> str:
     """Say in one paragraph what was measured how."""
     task = ", ".join(f"{key} {value}" for key, value in result.task.items() if key != "name")
     seeds, rates = (len(result.models[0].runs), len(result.models[0].sweep))
-    train = ", ".join(result.train) if len(result.train) < 9 else f"{result.train[0]} … {result.train[-1]}"
     return (
         f"{result.task['name']}{f' ({task})' if task else ''}: {result.measure} by length (tokens / pairs), mean and "
         f"95 % interval (Student's t) over {seeds} seed{'s' * (seeds > 1)}"
         f"{'' if result.kind == 'text' else f'; chance {result.chance:.3g}'}. Every model: {result.budget['steps']:,} "
-        f"steps of {result.budget['batch']} sequences at {train}, the same for all; best of {rates} learning "
-        f"rate{'s' * (rates > 1)} by validation loss on the first seed. Parameters do not count the embeddings and the "
-        "output head. Diverged runs are left out of the means."
+        f"steps of {result.budget['batch']} sequences at {shorten(result.train)}, the same for all; best of {rates} "
+        f"learning rate{'s' * (rates > 1)} by validation loss on the first seed. Parameters do not count the embeddings "
+        "and the output head. Diverged runs are left out of the means."
     )
 
 
