@@ -56,8 +56,8 @@ def describe(result: ComparisonResult) -> str:
         f"95 % interval (Student's t) over {seeds} seed{'s' * (seeds > 1)}"
         f"{'' if result.kind == 'text' else f'; chance {result.chance:.3g}'}. Every model: {result.budget['steps']:,} "
         f"steps of {result.budget['batch']} sequences at {shorten(result.train)}, the same for all; best of {rates} "
-        f"learning rate{'s' * (rates > 1)} by validation loss on the first seed. Parameters do not count the embeddings "
-        "and the output head. Diverged runs are left out of the means."
+        f"learning rate{'s' * (rates > 1)} by validation loss on the first seed. Parameters do not count the "
+        "embeddings and the output head. Diverged runs are left out of the means."
     )
 
 
