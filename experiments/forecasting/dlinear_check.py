@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from titans.evaluation.forecasting import Benchmark, prepare, score
-from titans.forecasting.baselines import DLinear, seasonal_naive
+from titans.evaluation.forecasting_models import DLinear
+from titans.forecasting.baselines import seasonal_naive
 from titans.forecasting.training import fit
 from titans.io import atomic
 

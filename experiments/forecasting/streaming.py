@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from titans import TitansForecastingConfig, TitansForForecasting, plots
+from titans.evaluation.forecasting_models import default_config
 from titans.evaluation.forecasting_run import load
 from titans.evaluation.results import save_result
 from titans.forecasting.linear import start_linear
-from titans.forecasting.settings import default_config
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import fit
 from titans.forecasting.windows import PanelStreams, stream_step

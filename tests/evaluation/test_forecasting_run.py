@@ -11,10 +11,11 @@ import torch
 from titans.errors import TitansError
 from titans.evaluation import forecasting_run
 from titans.evaluation.forecasting import score
+from titans.evaluation.forecasting_models import DLINEAR_TRAINING, DLinear, default_config
 from titans.evaluation.forecasting_run import Evaluation, load
-from titans.forecasting.baselines import DLinear, seasonal_naive
-from titans.forecasting.settings import default_config, dlinear_training
+from titans.forecasting.baselines import seasonal_naive
 from titans.forecasting.training import fit
+from titans.models.forecasting import TitansForForecasting
 
 SMALL = {"context_length": 24, "horizons": [4, 8]}
 
@@ -73,7 +74,7 @@ def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path)
     assert by_name["seasonal-naive", 8, None] == forecasting_run.Measurement("seasonal-naive", 8, None, *naive)
     torch.manual_seed(1)
     model = DLinear(24, 8)
-    settings = dataclasses.asdict(dataclasses.replace(dlinear_training(), epochs=2))
+    settings = dataclasses.asdict(dataclasses.replace(DLINEAR_TRAINING, epochs=2))
     history = fit(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
     assert by_name["dlinear", 8, 1] == forecasting_run.Measurement("dlinear", 8, 1, *score(model, windows("test", 8)))
     kept = kept_in(tmp_path)["dlinear, horizon 8, seed 1"]
@@ -95,7 +96,7 @@ def test_titans_and_twins(evaluation, tmp_path, variant):
     again = one.measure(tmp_path / "b", [variant], 1, epochs=2, learning_rate=0.01)
     assert again.measurements == result.measurements
     kept = kept_in(tmp_path / "a")[f"{variant}, horizon 4, seed 0"]
-    model = forecasting_run.TitansForForecasting(default_config(24, 4, 2, variant=variant))
+    model = TitansForForecasting(default_config(24, 4, 2, variant=variant))
     assert kept["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 

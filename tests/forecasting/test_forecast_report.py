@@ -12,9 +12,8 @@ import pytest
 
 from titans.errors import TitansError
 from titans.forecasting import forecast_page, forecast_report
-from titans.forecasting.forecast_report import forecast_table
+from titans.forecasting.forecast_report import IN_MINUTES, forecast_table
 from titans.forecasting.frames import Table
-from titans.forecasting.settings import IN_MINUTES
 
 HORIZON = 6
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from titans.errors import TitansError
 from titans.evaluation.forecasting import score
-from titans.forecasting.baselines import DLinear
+from titans.evaluation.forecasting_models import DLinear
 from titans.forecasting.training import fit
 from titans.forecasting.windows import Windows
 

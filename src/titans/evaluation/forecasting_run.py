@@ -12,22 +12,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from titans.errors import TitansError
 from titans.evaluation.forecasting import Benchmark, Predict, prepare, score
+from titans.evaluation.forecasting_models import (
+    DLINEAR_TRAINING,
+    TITANS_TRAINING,
+    DLinear,
+    PointForecaster,
+    Training,
+    default_config,
+)
 from titans.evaluation.forecasting_result import ForecastingResult, Measurement
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
-from titans.forecasting.baselines import DLinear, seasonal_naive
+from titans.forecasting.baselines import seasonal_naive
 from titans.forecasting.frames import read_csv
 from titans.forecasting.linear import start_linear
 from titans.forecasting.seasons import season_length
-from titans.forecasting.settings import Training, default_config, default_training, dlinear_training
 from titans.forecasting.training import fit
 from titans.io.text import without_compression
 from titans.models.configuration import VARIANTS
-from titans.models.forecasting import TitansForForecasting
 
 UNTRAINED = ("repeat", "seasonal-naive")
 MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
@@ -125,7 +131,7 @@ class Evaluation:
             folder: where runs, settings and result go; made if it does not exist.
             models: of `MODELS`.
             seeds: how many, from 0. Default 3.
-            epochs: most passes over the training windows. Default: the model's (`titans.forecasting.settings`).
+            epochs: most passes over the training windows. Default: the model's (`evaluation.forecasting_models`).
             learning_rate: at the start. Default: the model's.
             batch_size: windows of one step. Default: the model's.
             minutes: about how long all this may take: a training ends when its share of the time is over, and this is
@@ -203,8 +209,8 @@ class Evaluation:
             "model": {
                 name: value for name, value in defaults.items() if name not in ("horizon", "transformers_version")
             },
-            "training": dataclasses.asdict(dataclasses.replace(default_training(), **changes)),
-            "dlinear_training": dataclasses.asdict(dataclasses.replace(dlinear_training(), **changes)),
+            "training": dataclasses.asdict(dataclasses.replace(TITANS_TRAINING, **changes)),
+            "dlinear_training": dataclasses.asdict(dataclasses.replace(DLINEAR_TRAINING, **changes)),
         }
 
     def _train_and_test(self, run: Run, changes: dict[str, Any], seconds: float, progress: Progress) -> dict[str, Any]:
@@ -221,13 +227,13 @@ class Evaluation:
             with torch.random.fork_rng([]):
                 torch.manual_seed(run.seed)
                 predict, training = self._build(run)
-            if isinstance(predict, _Titans):
+            if isinstance(predict, PointForecaster):
                 start_linear(predict.model, train.every(-(-len(train) // WINDOWS)))
             history = fit(
                 predict,
                 train,
                 validation.every(-(-len(validation) // WINDOWS)),
-                step=predict.step if isinstance(predict, _Titans) else None,
+                step=predict.step if isinstance(predict, PointForecaster) else None,
                 seed=run.seed,
                 seconds=None if math.isinf(seconds) else seconds,
                 progress=progress,
@@ -248,9 +254,9 @@ class Evaluation:
     def _build(self, run: Run) -> tuple[nn.Module, Training]:
         context_length = self.benchmark.context_length
         if run.model == "dlinear":
-            return DLinear(context_length, run.horizon), dlinear_training()
+            return DLinear(context_length, run.horizon), DLINEAR_TRAINING
         channels = self.benchmark.values.shape[1]
-        return _Titans(context_length, run.horizon, channels, run.model), default_training()
+        return PointForecaster(context_length, run.horizon, channels, run.model), TITANS_TRAINING
 
     def _result(self, kept: list[dict[str, Any]], seeds: int, changes: dict[str, Any]) -> ForecastingResult:
         benchmark = self.benchmark
@@ -273,21 +279,3 @@ class Evaluation:
             tuple(Measurement(**{field.name: run[field.name] for field in _FIELDS}) for run in kept),
             (*deviations, *self.notes),
         )
-
-
-class _Titans(nn.Module):
-    """A forecasting model as training and scoring want it: from pasts to point forecasts."""
-
-    def __init__(self, context_length: int, horizon: int, channels: int, variant: str) -> None:
-        super().__init__()
-        self.model = TitansForForecasting(default_config(context_length, horizon, channels, variant=variant))
-
-    def forward(self, past: Tensor) -> Tensor:
-        prediction: Tensor = self.model(past, use_cache=False).prediction
-        return prediction
-
-    @staticmethod
-    def step(wrapper: _Titans, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
-        """Forecast, with the loss of the model's configuration."""
-        output = wrapper.model(past, future_values=future, use_cache=False)
-        return output.prediction, output.loss
