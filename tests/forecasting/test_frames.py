@@ -471,7 +471,7 @@ def test_a_wrong_path_or_column_is_refused(read, tmp_path):
 )
 def test_wide_to_long_to_file_and_back(tmp_path_factory, columns, frequency):
     steps = len(columns[0])
-    names = [f"s{number}" for number in range(len(columns))]
+    names = ["y", "s1", "unique", "x"][: len(columns)]
     if isinstance(frequency, int):
         index = pd.RangeIndex(5, 5 + steps * frequency, frequency)
     else:

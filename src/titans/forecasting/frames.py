@@ -122,14 +122,7 @@ def to_long(table: Table) -> pd.DataFrame:
         The columns unique_id (the names of the series), ds (time) and y (the numbers, filled where missing), series
         by series.
     """
-    steps, series = table.frame.shape
-    return pd.DataFrame(
-        {
-            ID: np.repeat(table.frame.columns.to_numpy(), steps),
-            TIME: table.frame.index.take(np.tile(np.arange(steps), series)),
-            TARGET: table.frame.to_numpy().ravel(order="F"),
-        }
-    )
+    return table.frame.rename_axis(index=TIME, columns=ID).unstack().rename(TARGET).reset_index()
 
 
 def from_long(frame: pd.DataFrame) -> Table:

@@ -69,8 +69,8 @@ def parse_times(column: pd.Series, *, text_file: bool = False, like: pd.Index | 
     if given.empty or pd.api.types.is_bool_dtype(given):
         return None
     if isinstance(given.dtype, pd.PeriodDtype):
-        return Times(pd.DatetimeIndex(given.dt.to_timestamp()), known)
-    if isinstance(given.dtype, pd.DatetimeTZDtype) or pd.api.types.is_datetime64_dtype(given):
+        given = given.dt.to_timestamp()
+    if pd.api.types.is_datetime64_any_dtype(given):
         return Times(pd.DatetimeIndex(given), known)
     if pd.api.types.is_numeric_dtype(given):
         return _numbers(given, known, text_file)
