@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titans.data import PieceDataset, TokenStore, make_schedule
+from titans.data import IndexedDataset, PieceDataset, make_schedule
 from titans.errors import TitansError
 
 PAD = 9
@@ -18,7 +18,7 @@ def make(lengths, sequence_length, rows, carry_state, **options):
     starts = np.cumsum([0, *lengths])
     ids = [list(range(100 + a, 100 + b)) for a, b in itertools.pairwise(starts)]  # no id occurs twice
     return PieceDataset(
-        TokenStore.from_lists(ids),
+        IndexedDataset.from_lists(ids),
         sequence_length,
         rows,
         carry_state=carry_state,
@@ -43,7 +43,7 @@ def test_every_token_is_input_and_target_once(lengths, sequence_length, rows, ca
         assert torch.equal(batch["labels"][mask], batch["input_ids"][mask] + 1)  # the next token of the same document
         inputs += batch["input_ids"][mask].tolist()
         targets += batch["labels"][mask].tolist()
-    store = dataset.store
+    store = dataset.documents
     documents = [store.read(i, 0, 99).tolist() for i in range(len(store))]
     assert sorted(inputs) == sorted(i for document in documents for i in document[:-1])
     assert sorted(targets) == sorted(i for document in documents for i in document[1:])
@@ -81,7 +81,7 @@ def test_pieces_concatenated_are_the_documents(lengths, sequence_length):
         current += batch["input_ids"][0].tolist()
         last = int(batch["labels"][0, -1])
         read = [*read[:-1], [*current, last]] if not batch["reset"][0] else [*read, [*current, last]]
-    long = [dataset.store.read(i, 0, 99).tolist() for i, n in enumerate(lengths) if n - 1 > sequence_length]
+    long = [dataset.documents.read(i, 0, 99).tolist() for i, n in enumerate(lengths) if n - 1 > sequence_length]
     assert sorted(read) == sorted(long)
 
 

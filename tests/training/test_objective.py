@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from titans import TitansConfig, TitansForCausalLM
-from titans.data import PieceDataset, TokenStore
+from titans.data import IndexedDataset, PieceDataset
 from titans.errors import TitansError
 from titans.training.arguments import StreamTrainingArguments
 from titans.training.fit import fit
@@ -48,7 +48,7 @@ def trained(folder, **options):
         use_cpu=True,
         **options,
     )
-    dataset = PieceDataset(TokenStore.from_lists([IDS[0].tolist()]), 24, 1, carry_state=True)
+    dataset = PieceDataset(IndexedDataset.from_lists([IDS[0].tolist()]), 24, 1, carry_state=True)
     trainer = StreamTrainer(model, arguments, dataset)
     trainer.train()
     return dict(sorted(gradients.items())), trainer.state.log_history[0]["loss"]

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 from titans import TitansConfig, TitansForCausalLM
-from titans.data import PieceDataset, TokenStore
+from titans.data import IndexedDataset, PieceDataset
 from titans.errors import TitansError
 from titans.training.arguments import StreamTrainingArguments
 from titans.training.checkpoints import load_state, save_state
@@ -37,7 +37,7 @@ def make_model(variant="mac", **fields):
 
 def make_store(lengths=(40, 7, 26, 5, 61)):
     generator = torch.Generator().manual_seed(1)
-    return TokenStore.from_lists([torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in lengths])
+    return IndexedDataset.from_lists([torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in lengths])
 
 
 def make_trainer(model, dataset, folder, evaluation=None, **options):
@@ -209,10 +209,10 @@ def test_the_last_whole_checkpoint_is_found_with_its_memory(tmp_path):
     ({"seed": 1}, "seed was 0, now it is 1"),
     ({"sequence_length": 5}, "sequence_length was 6, now it is 5"),
     ({"carry_state": False}, "carry_state was True, now it is False"),
-    ({"store": make_store((40, 7))}, "documents was 5, now it is 2"),
+    ({"documents": make_store((40, 7))}, "documents was 5, now it is 2"),
 ])  # fmt: skip
 def test_another_order_of_the_data_is_refused(tmp_path, changes, name):
-    arguments = {"store": make_store(), "sequence_length": 6, "rows": 2, "carry_state": True, "seed": 0}
+    arguments = {"documents": make_store(), "sequence_length": 6, "rows": 2, "carry_state": True, "seed": 0}
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     make_trainer(make_model("swa"), PieceDataset(**arguments), tmp_path, **options).train()
     other = make_trainer(make_model("swa"), PieceDataset(**arguments | changes), tmp_path, **options)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from titans.data.store import TokenStore
+from titans.data.indexed_dataset import IndexedDataset
 from titans.errors import TitansError
 
 IGNORED = -100
@@ -135,7 +135,7 @@ class PieceDataset(Dataset[dict[str, Any]]):
     (right), `reset` `[B]` bool, and `streamed`, a bool.
 
     Args:
-        store: the token ids.
+        documents: their token ids.
         sequence_length: tokens of a full piece.
         rows: rows of the batch of all processes together.
         carry_state: see `make_schedule`.
@@ -150,7 +150,7 @@ class PieceDataset(Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        store: TokenStore,
+        documents: IndexedDataset,
         sequence_length: int,
         rows: int,
         *,
@@ -160,9 +160,9 @@ class PieceDataset(Dataset[dict[str, Any]]):
         process: int = 0,
         processes: int = 1,
     ) -> None:
-        if not (store.lengths > 1).any():
+        if not (documents.lengths > 1).any():
             raise TitansError("the data is empty: no document has at least two tokens, so there is nothing to predict")
-        self.store, self.sequence_length, self.rows = store, sequence_length, rows
+        self.documents, self.sequence_length, self.rows = documents, sequence_length, rows
         self.carry_state, self.seed, self.pad_token_id = carry_state, seed, pad_token_id
         mine = rows // processes
         self._mine = slice(process * mine, (process + 1) * mine)
@@ -171,7 +171,7 @@ class PieceDataset(Dataset[dict[str, Any]]):
     def schedule(self, epoch: int) -> Schedule:
         """The order of one epoch, all rows."""
         return make_schedule(
-            self.store.lengths,
+            self.documents.lengths,
             self.sequence_length,
             self.rows,
             carry_state=self.carry_state,
@@ -187,8 +187,8 @@ class PieceDataset(Dataset[dict[str, Any]]):
             "sequence_length": self.sequence_length,
             "carry_state": self.carry_state,
             "seed": self.seed,
-            "documents": len(self.store),
-            "tokens": int(self.store.lengths.sum()),
+            "documents": len(self.documents),
+            "tokens": int(self.documents.lengths.sum()),
         }
 
     def __len__(self) -> int:
@@ -200,7 +200,9 @@ class PieceDataset(Dataset[dict[str, Any]]):
             self._epoch, self._schedule = epoch, self.schedule(epoch)
         plan = self._schedule
         pieces = [
-            self.store.read(document, start, start + self.sequence_length + 1) if document >= 0 else np.empty(0, int)
+            self.documents.read(document, start, start + self.sequence_length + 1)
+            if document >= 0
+            else np.empty(0, int)
             for document, start in zip(plan.document[step, self._mine], plan.start[step, self._mine], strict=True)
         ]
         batch: dict[str, Any] = _pad(pieces, self.pad_token_id)

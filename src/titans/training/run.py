@@ -14,8 +14,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, ProgressCallback, TrainerState, set_seed
 
 from titans.data.corpora import local_files
+from titans.data.indexed_dataset import build_indexed_dataset
 from titans.data.packing import PieceDataset
-from titans.data.store import build_store
 from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tokenizer
 from titans.error_text import first_line
 from titans.errors import TitansError
@@ -99,7 +99,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
 
     with args.main_process_first(desc="tokenizing"):
         train_set, evaluation_set = _datasets(recipe, tokenizer, args, resuming=checkpoint is not None)
-    tokens, documents = len(train_set.store.tokens), len(train_set.store)
+    tokens, documents = len(train_set.documents.tokens), len(train_set.documents)
     report(f"data: {tokens:,} tokens in {documents:,} documents, {len(train_set):,} batches an epoch")
     if args.should_save:
         atomic.write(folder / _RECIPE_FILE, format_yaml(_as_yaml(recipe)).encode())
@@ -206,7 +206,7 @@ def _datasets(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: StreamTrainingArguments, *, resuming: bool
 ) -> tuple[PieceDataset, PieceDataset | None]:
     def pieces(name: str, rows: int, max_tokens: int | None) -> PieceDataset:
-        store = build_store(
+        documents = build_indexed_dataset(
             Path(str(args.output_dir), "tokens", name),
             getattr(recipe.data, name),
             tokenizer,
@@ -215,7 +215,7 @@ def _datasets(
             replace=not resuming,
         )
         return PieceDataset(
-            store,
+            documents,
             recipe.data.sequence_length,
             rows * args.world_size,
             carry_state=recipe.data.carry_state,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BATCH_CHARACTERS = 1 << 22
 
 
-class TokenStore:
+class IndexedDataset:
     """The token ids of a list of documents, one after the other.
 
     Args:
@@ -36,14 +36,14 @@ class TokenStore:
         self.offsets = offsets
 
     @classmethod
-    def from_lists(cls, token_ids: Sequence[Sequence[int]]) -> TokenStore:
+    def from_lists(cls, token_ids: Sequence[Sequence[int]]) -> IndexedDataset:
         """Hold documents of token ids in memory."""
         offsets = np.cumsum([0, *map(len, token_ids)], dtype=np.int64)
         return cls(np.array([i for ids in token_ids for i in ids], dtype=np.uint32), offsets)
 
     @classmethod
-    def open(cls, folder: Path) -> TokenStore:
-        """Map a store that `build_store` wrote."""
+    def open(cls, folder: Path) -> IndexedDataset:
+        """Map what `build_indexed_dataset` wrote."""
         dtype = json.loads((folder / "meta.json").read_text())["dtype"]
         tokens = np.memmap(folder / "tokens.bin", dtype=dtype, mode="r")
         return cls(tokens, np.load(folder / "offsets.npy", allow_pickle=False))
@@ -62,7 +62,7 @@ class TokenStore:
         return np.asarray(self.tokens[begin + start : min(begin + stop, end)], dtype=np.int64)
 
 
-def build_store(
+def build_indexed_dataset(
     folder: Path,
     sources: Sequence[Source],
     tokenizer: PreTrainedTokenizerBase,
@@ -70,30 +70,30 @@ def build_store(
     text_field: str = "text",
     max_tokens: int | None = None,
     replace: bool = True,
-) -> TokenStore:
+) -> IndexedDataset:
     """Tokenize documents into a folder in constant memory, or reuse what an equal earlier call left.
 
     A document becomes its bos token, its text and its eos token, the first and the last where the tokenizer
     has them. The folder appears only when it is complete.
 
     Args:
-        folder: where to keep the store.
+        folder: where to keep the ids.
         sources: what `documents` reads.
         tokenizer: makes the ids.
         text_field: see `documents`.
         max_tokens: stop after the document that reaches this number of tokens. Default: read everything.
-        replace: make the store anew if the folder holds one of other data or another tokenizer; False
+        replace: make them anew if the folder holds those of other data or another tokenizer; False
             refuses. Default true.
 
     Returns:
-        The store, memory-mapped.
+        The ids, memory-mapped.
 
     Raises:
         TitansError: the data is unreadable, not UTF-8, empty, or not what the folder was made from.
     """
     key, existing = _fingerprint(sources, tokenizer, text_field, max_tokens), _key_of(folder)
     if existing == key:
-        return TokenStore.open(folder)
+        return IndexedDataset.open(folder)
     if existing is not None and not replace:
         raise TitansError(
             f"the data or the tokenizer changed since {folder} was made, and training cannot go on with "
@@ -110,7 +110,7 @@ def build_store(
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return TokenStore.open(folder)
+    return IndexedDataset.open(folder)
 
 
 def _write_tokens(
