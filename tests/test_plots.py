@@ -77,6 +77,8 @@ def test_who_has_no_matplotlib_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(TitansError, match=r'pip install "titans-lm\[eval\]"'):
         plots.figure()
+    with pytest.raises(TitansError, match="matplotlib"):
+        plots.check()
 
 
 def test_pages_show_text_as_text():

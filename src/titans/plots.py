@@ -29,6 +29,18 @@ STYLES = ("o-", "s--", "^:")  # markers and lines of the first ten lines, of the
 DPI = 120
 
 
+def check() -> None:
+    """Refuse to begin work that ends in a plot where none can be drawn.
+
+    Raises:
+        TitansError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise missing(error, "eval", "drawing a plot") from error
+
+
 def figure(
     columns: int = 1, rows: int = 1, *, size: tuple[float, float] = (7.5, 4.0), **options: Any
 ) -> tuple[Figure, list[Axes]]:
@@ -46,11 +58,10 @@ def figure(
     Raises:
         TitansError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing(error, "eval", "drawing a plot") from error
+    check()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     ink: Any = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK)
     with mpl.rc_context(ink):
         made = Figure(figsize=size, layout="constrained")

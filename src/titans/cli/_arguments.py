@@ -60,3 +60,19 @@ def make_folder(folder: Path | None) -> None:
     check_folder(folder)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def make_results_folder(folder: Path | None) -> None:
+    """Make the folder that numbers and plots go to, see `make_folder`.
+
+    Args:
+        folder: which. None: nothing is made, and nothing will be drawn.
+
+    Raises:
+        TitansError: there is a file in its place, or no plot can be drawn.
+    """
+    from titans import plots
+
+    if folder is not None:
+        plots.check()
+    make_folder(folder)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder, words
+from titans.cli._arguments import make_results_folder, words
 from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli._tables import print_table
@@ -60,7 +60,7 @@ def babilong(
         samples=min(samples, limit or samples),
         seed=seed,
     )
-    make_folder(out)
+    make_results_folder(out)
     if background is not None:
         _check_background(background)
     silence_loading()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder
+from titans.cli._arguments import make_results_folder
 from titans.cli._loading import load_for_inference
 from titans.cli._progress import progress_bar
 from titans.cli._tables import print_table
@@ -42,7 +42,7 @@ def calibrate(
 
     if not model.is_dir():
         raise TitansError(f'there is no model folder "{model}": the policy is written into it, so a hub id will not do')
-    make_folder(out)
+    make_results_folder(out)
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
     from titans.evaluation.calibration import calibrate as measure

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder
+from titans.cli._arguments import make_results_folder
 from titans.cli._loading import best_device
 from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli._tables import print_table
@@ -39,7 +39,7 @@ def compare(
 
     checked = comparison.load_comparison(recipe, overrides or [])
     folder = out or Path("runs") / recipe.stem
-    make_folder(folder)
+    make_results_folder(folder)
     with resumable(folder), progress_bar() as progress:
         task = progress.add_task("", total=1.0)
         result = comparison.compare(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder
+from titans.cli._arguments import make_results_folder
 from titans.cli._progress import progress_bar
 
 
@@ -33,7 +33,7 @@ def demo(
 
     for source in data or []:
         local_files(source)  # a misspelt path is known before the work is done
-    make_folder(out)
+    make_results_folder(out)
 
     from titans.data.standard_library import standard_library
     from titans.demo.demonstrate import demonstrate

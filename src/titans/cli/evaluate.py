@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder
+from titans.cli._arguments import make_results_folder
 from titans.cli._loading import Write, shares, silence_loading
 from titans.cli._progress import progress_counter
 from titans.cli._tables import print_table
@@ -60,7 +60,7 @@ def perplexity(
     """
     from titans.data.corpora import documents, local_files
 
-    make_folder(out)
+    make_results_folder(out)
     for source in data:
         local_files(source)  # a misspelt path is known before the model is loaded
     from titans.evaluation import perplexity as measure

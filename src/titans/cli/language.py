@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder, whole_numbers, words
+from titans.cli._arguments import make_results_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli._tables import print_table
@@ -71,7 +71,7 @@ def lm(
     if data is not None and not data.is_dir():
         raise TitansError(f"there is no folder {data}: expected one that holds the tasks' files")
     sizes = None if lengths is None else whole_numbers(lengths, "lengths")
-    make_folder(out)
+    make_results_folder(out)
     from titans.evaluation.language import TABLE, evaluate_language
     from titans.evaluation.streaming_lm import load_streaming_lm
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from titans.cli._arguments import make_folder, whole_numbers, words
+from titans.cli._arguments import make_results_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
 from titans.cli._progress import log_line, progress_bar, resumable
 from titans.cli._tables import print_table
@@ -62,7 +62,7 @@ def ruler(
 
     asked = [canonical(word.lower()) for word in words(tasks)]
     sizes = whole_numbers(lengths, "lengths")
-    make_folder(out)
+    make_results_folder(out)
     text = read_words(haystack) if haystack and any(map(needs_books, asked)) else None
     silence_loading()
     reader = load_streaming_lm(model, device, write)

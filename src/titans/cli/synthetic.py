@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from titans.cli._arguments import make_folder, whole_numbers
+from titans.cli._arguments import make_results_folder, whole_numbers
 from titans.cli._loading import best_device
 from titans.cli._progress import log_line, progress_bar
 from titans.cli._tables import print_table
@@ -138,7 +138,7 @@ def _train_and_test(
 
     if task in TASKS and TASKS[task].kind != kind:
         raise TitansError(f"{task} is a {TASKS[task].kind} task: use titans evaluate {TASKS[task].kind}")
-    make_folder(out)
+    make_results_folder(out)
     made = make_task(task, options)
     train, test = (parse_sizes(words.split(",")) for words in sizes)
     numbers = whole_numbers(seeds, "seeds")
