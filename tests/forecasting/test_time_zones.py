@@ -1,4 +1,4 @@
-"""Days, weeks and months on the clock on the wall: where clocks change, no step is lost and none drifts."""
+"""Days, weeks and months in local time: where clocks change, no step is lost and none drifts."""
 
 import zoneinfo
 
@@ -21,7 +21,7 @@ STEPS = {"15min": None, "h": None, "D": "D", "3D": "3D", "W-MON": "7D", "B": "B"
 
 
 def local(clock, zone):
-    """What pandas makes of a clock on the wall: the next of a skipped time, of a doubled one the first."""
+    """What pandas makes of local times: the next of a skipped time, of a doubled one the first."""
     return clock.tz_localize(zone, ambiguous=np.ones(len(clock), bool), nonexistent="shift_forward")
 
 

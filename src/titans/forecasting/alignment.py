@@ -139,18 +139,10 @@ def _fixed_times(naive: pd.Index, step: int, frequency: str | int) -> tuple[pd.I
 
 
 def _snap(naive: Integers, step: int, second: int | None = None) -> tuple[int, Integers] | None:
-    """Find the grid of a step that stamps lie near.
+    """Find a time on the grid that ascending stamps `[n]` lie near, and how many steps from it the point of each lies.
 
-    Its times are as whole as the jitter of the stamps allows, and on the days that these were written for.
-
-    Args:
-        naive: ascending stamps, as numbers `[n]`.
-        step: the step.
-        second: one second in the unit of the stamps; None where they are numbers.
-
-    Returns:
-        A time on the grid, and how many steps from it each stamp's grid point lies `[n]`; None where there is no such
-        grid.
+    The grid is as whole as the jitter of the stamps allows, and on the days that these were written for; None where
+    there is none. `second` is one in the unit of the stamps, None where they are numbers.
     """
     since = naive - naive[0]
     if not (since % step).any():
