@@ -68,7 +68,7 @@ class Plan:
 
 
 FULL = Plan(
-    steps=500,
+    steps=700,
     seconds=450,
     lengths=(64, 64, 64, 128, 256),
     text_bytes=1024,
