@@ -73,7 +73,7 @@ def test_a_backup_that_is_restored_twice_gives_no_version_twice(place, tiny, rea
 @pytest.mark.parametrize("listed", ["a=0", "=last"])
 def test_what_a_writer_replaces_right_after_it_was_listed_is_not_missed(tmp_path, tiny, read, monkeypatch, listed):
     """The file that was listed is gone, and the one in its place is not in the list."""
-    store, entries = MemoryStore(tmp_path / "store", tiny), LocalFolder._entries
+    store, entries = MemoryStore(tmp_path / "store", tiny), LocalFolder.entries
     _, state = read(tiny, 3)
     store.put("t", "a", state, expected=0)
     for name in ("gone", "going"):
@@ -86,10 +86,10 @@ def test_what_a_writer_replaces_right_after_it_was_listed_is_not_missed(tmp_path
             monkeypatch.undo()
             store.put("t", "a", state, expected=1)
             for number in (5, 7):
-                store._versions.note("t", number)
+                store.versions.note("t", number)
         return found
 
-    monkeypatch.setattr(LocalFolder, "_entries", late)
+    monkeypatch.setattr(LocalFolder, "entries", late)
     assert backup(tmp_path / "store", tmp_path / "copy").memories == 2
     copy = MemoryStore(tmp_path / "copy", tiny)
     assert copy.info("t", "a").version == (store.info("t", "a").version if listed == "a=0" else 1)

@@ -29,7 +29,7 @@ def local(tmp_path, tiny):
 
 
 def files(store):
-    return sorted(store._folder.leavings(lambda name, size: True))
+    return sorted(store.folder.leavings(lambda name, size: True))
 
 
 # Reading and writing -------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_memories_of_another_model_are_marked(store, root, tiny, other, read):
     assert [info.foreign for info in foreign.list("t")] == [True, False]
     assert (store.info("t", "b").foreign, foreign.info("t", "b").foreign) == (True, False)
     assert store.get("t", "a").info.foreign is False
-    store._folder.create("u=0/c=0/000000000001.safetensors", b"damaged")
+    store.folder.create("u=0/c=0/000000000001.safetensors", b"damaged")
     store.put("u", "gone", read(tiny, 3)[1], expected=0)
     store.delete("u", "gone")
     for one, count in ((store, 1), (foreign, 1)):
@@ -235,8 +235,8 @@ def test_a_list_opens_only_what_has_its_prefix(store, tiny, read, monkeypatch):
     _, state = read(tiny, 3)
     for name in ("al:z", "ann", "ann:a", "ann:b", "ann:c", "anna:a", "bob:a"):
         store.put("t", name, state, expected=0)
-    reads, read_file = [], store._folder.read
-    monkeypatch.setattr(store._folder, "read", lambda *args: (reads.append(args[0]), read_file(*args))[1])
+    reads, read_file = [], store.folder.read
+    monkeypatch.setattr(store.folder, "read", lambda *args: (reads.append(args[0]), read_file(*args))[1])
     for options, expected in (
         ({}, "abc"), ({"limit": 2}, "ab"), ({"after": "ann:a"}, "bc"), ({"after": "a"}, "abc"), ({"after": "b"}, ""),
     ):  # fmt: skip
@@ -254,8 +254,8 @@ def test_ten_thousand_memories_cost_no_more_than_a_page(tmp_path, tiny, read, mo
         folder = tmp_path / "t=0" / f"s{i:05d}=0"
         folder.mkdir()
         os.link(first, folder / first.name)
-    reads, read_file = [], store._folder.read
-    monkeypatch.setattr(store._folder, "read", lambda *args: (reads.append(args), read_file(*args))[1])
+    reads, read_file = [], store.folder.read
+    monkeypatch.setattr(store.folder, "read", lambda *args: (reads.append(args), read_file(*args))[1])
     start = time.perf_counter()
     assert [info.name for info in store.list("t", limit=3, after="s05000")] == ["s05001", "s05002", "s05003"]
     assert len(reads) == 3
@@ -291,10 +291,10 @@ def test_limits(root, tiny, read):
 def test_memory_holds_what_was_used_last(root, tiny, read, monkeypatch):
     _, state = read(tiny, 3)
     store = MemoryStore(root, tiny, cache_bytes=2 * state.nbytes)
-    reads, read_file = [], store._folder.read
+    reads, read_file = [], store.folder.read
     for name in "abc":
         store.put("t", name, state, expected=0)
-    monkeypatch.setattr(store._folder, "read", lambda *args: (reads.append(args[0]), read_file(*args))[1])
+    monkeypatch.setattr(store.folder, "read", lambda *args: (reads.append(args[0]), read_file(*args))[1])
     for name in "cbcabcb":  # a was evicted by c; reading a evicts b; reading b evicts c
         assert store.get("t", name).version == 1
     assert [path.split("/")[1] for path in reads] == ["a=0", "b=0", "c=0"]
@@ -376,7 +376,7 @@ def test_threads_win_or_conflict(store, tiny):
     last = store.get("t", "s")
     assert last.version >= 60
     assert last.state.tokens in {1_000 * (i + 1) + 14 for i in range(4)}
-    assert len(store._folder.files("t=0/s=0")) == 1
+    assert len(store.folder.files("t=0/s=0")) == 1
 
 
 def compete_in_process(root, folder, writer, wins):
@@ -408,15 +408,15 @@ def test_a_writer_that_slept_through_two_versions_conflicts(store, tiny, read, m
     """The version it wants to make was made and removed: the name is free, and yet it is too late."""
     _, state = read(tiny, 3)
     store.put("t", "s", state, expected=0)
-    create = store._folder.create
+    create = store.folder.create
 
     def late(path, data):
-        monkeypatch.setattr(store._folder, "create", create)
+        monkeypatch.setattr(store.folder, "create", create)
         for version in (1, 2):
             store.put("t", "s", read(tiny, 5)[1], expected=version)
         create(path, data)
 
-    monkeypatch.setattr(store._folder, "create", late)
+    monkeypatch.setattr(store.folder, "create", late)
     with pytest.raises(ConflictError, match="meanwhile"):
         store.put("t", "s", state, expected=1)
     assert store.get("t", "s").state.tokens == 5
@@ -427,14 +427,14 @@ def test_a_reader_looks_again_when_a_version_vanishes(store, root, tiny, read, m
     _, state = read(tiny, 3)
     store.put("t", "s", state, expected=0)
     reader = MemoryStore(root, tiny)
-    read_file = reader._folder.read
+    read_file = reader.folder.read
 
     def late(*args):
-        monkeypatch.setattr(reader._folder, "read", read_file)
+        monkeypatch.setattr(reader.folder, "read", read_file)
         store.put("t", "s", read(tiny, 5)[1], expected=1)
         return read_file(*args)
 
-    monkeypatch.setattr(reader._folder, "read", late)
+    monkeypatch.setattr(reader.folder, "read", late)
     assert reader.get("t", "s").version == 2
 
 

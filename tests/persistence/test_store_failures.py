@@ -100,13 +100,13 @@ def test_a_store_that_is_gone_is_no_empty_one(store, tiny, read, tmp_path):
 
 def test_a_version_is_written_even_if_the_one_before_cannot_be_removed(store, tiny, read, same, monkeypatch):
     store.put("t", "s", read(tiny, 3)[1], expected=0)
-    monkeypatch.setattr(store._folder, "remove", lambda path: (_ for _ in ()).throw(StoreError("failed", "busy")))
+    monkeypatch.setattr(store.folder, "remove", lambda path: (_ for _ in ()).throw(StoreError("failed", "busy")))
     _, later = read(tiny, 5)
     assert store.put("t", "s", later, expected=1).version == 2
     monkeypatch.undo()
     same(store.get("t", "s").state, later)
     store.put("t", "s", later, expected=2)
-    assert len(list(store._folder.files("t=0/s=0"))) == 1
+    assert len(list(store.folder.files("t=0/s=0"))) == 1
 
 
 def test_a_service_that_fails(tiny, read, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_service_that_fails(tiny, read, monkeypatch):
         raise ServiceError("at https://secret")
 
     store = MemoryStore(f"memory://{uuid.uuid4().hex}", tiny)
-    monkeypatch.setattr(type(store._folder.fs), "ls", fail)
+    monkeypatch.setattr(type(store.folder.fs), "ls", fail)
     with pytest.raises(StoreError, match="ServiceError") as caught:
         store.get("t", "s")
     assert caught.value.kind == "failed"
@@ -133,4 +133,4 @@ def test_what_is_no_folder_is_refused_at_once(tiny, tmp_path):
 
 def test_a_check_leaves_nothing(store):
     store.check()
-    assert [path for path in store._folder.root.rglob("*") if path.is_file()] == []
+    assert [path for path in store.folder.root.rglob("*") if path.is_file()] == []

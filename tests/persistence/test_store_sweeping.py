@@ -23,7 +23,7 @@ def state(tiny, read):
 
 
 def files(store):
-    return sorted(store._folder.leavings(lambda name, size: True))
+    return sorted(store.folder.leavings(lambda name, size: True))
 
 
 def before(monkeypatch, folder, name, act):
@@ -40,7 +40,7 @@ def before(monkeypatch, folder, name, act):
 
 def killed_while_deleting(store, monkeypatch, name):
     with monkeypatch.context() as patch:
-        patch.setattr(versions.Versions, "_bury", lambda *arguments: None)
+        patch.setattr(versions.Versions, "bury", lambda *arguments: None)
         store.delete("t", name)
 
 
@@ -56,7 +56,7 @@ def test_deleted_memories_leave_one_note(store, state):
             store.delete("t", f"{name}{i}")
     # The last number and the one before; each memory began, and ended, above those that were deleted.
     assert files(store) == [f"t=0/=last/{14:012d}", f"t=0/=last/{15:012d}", f"t=0/kept=0/{1:012d}.safetensors"]
-    assert store._folder.folders("t=0") in (["=last", "kept=0"], ["kept=0", "=last"])
+    assert store.folder.folders("t=0") in (["=last", "kept=0"], ["kept=0", "=last"])
     assert store.put("t", "a0", state, expected=None).version == 16
     assert store.put("t", "kept", state, expected=1).version == 16
     assert store.put("other", "a0", state, expected=None).version == 1
@@ -84,7 +84,7 @@ def test_no_version_comes_again_after_a_deletion(store, root, tiny, read, same, 
 def test_a_writer_that_slept_through_a_deletion_conflicts(store, root, tiny, state, monkeypatch, act):
     """The name of the version that it wants to make is free again."""
     store.put("t", "s", state, expected=0)
-    before(monkeypatch, store._folder, "create", lambda: MemoryStore(root, tiny).delete("t", "s"))
+    before(monkeypatch, store.folder, "create", lambda: MemoryStore(root, tiny).delete("t", "s"))
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=1) if act == "put" else store.delete("t", "s")
     assert store.get("t", "s") is None
@@ -101,7 +101,7 @@ def test_a_writer_that_slept_through_a_new_life_conflicts(store, root, tiny, rea
         other.delete("t", "s")
         other.put("t", "s", new, expected=None)
 
-    before(monkeypatch, store._folder, "create", replaced)
+    before(monkeypatch, store.folder, "create", replaced)
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=1)
     same(store.get("t", "s").state, new)
@@ -119,9 +119,9 @@ def test_a_memory_begins_above_what_is_deleted_meanwhile(store, root, tiny, stat
         assert other.put("t", "s", state, expected=0).version == 3
         other.delete("t", "s")
 
-    before(monkeypatch, store._folder, "create", lived)
+    before(monkeypatch, store.folder, "create", lived)
     assert store.put("t", "s", state, expected=0).version == 5
-    before(monkeypatch, store._folder, "create", lambda: other.put("t", "v", state, expected=0))
+    before(monkeypatch, store.folder, "create", lambda: other.put("t", "v", state, expected=0))
     with pytest.raises(ConflictError):
         store.put("t", "v", state, expected=0)
     assert [info.name for info in store.list("t")] == ["s", "u", "v"]
@@ -137,7 +137,7 @@ def test_two_that_begin_a_memory_from_different_numbers_do_not_both_succeed(
     data = other.export("t", "u")
     other.delete("t", "u")
     first = f"t=0/s=0/{1:012d}.safetensors"
-    before(monkeypatch, store._folder, "create", lambda: other._folder.create(first, data))
+    before(monkeypatch, store.folder, "create", lambda: other.folder.create(first, data))
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=0)
     assert store.info("t", "s").version == 1
@@ -145,16 +145,16 @@ def test_two_that_begin_a_memory_from_different_numbers_do_not_both_succeed(
 
 def between(monkeypatch, store, act):
     """Let something happen after a writer has made its file, and before it looks around."""
-    is_late = store._versions._is_late
+    is_late = store.versions.is_late
 
     def held_up(*arguments):
-        monkeypatch.setattr(store._versions, "_is_late", is_late)
+        monkeypatch.setattr(store.versions, "is_late", is_late)
         act()
         _, newest, made, _ = arguments
-        others = [version for version in store._versions._all(PLACE) if version.number != made.number]
+        others = [version for version in store.versions._all(PLACE) if version.number != made.number]
         return is_late(PLACE, newest, made, others)
 
-    monkeypatch.setattr(store._versions, "_is_late", held_up)
+    monkeypatch.setattr(store.versions, "is_late", held_up)
 
 
 @pytest.mark.parametrize("late", ["first", "next"])
@@ -174,7 +174,7 @@ def test_no_number_is_given_again_to_who_builds_on_a_file_that_is_taken_back(
     def built_upon():
         given.append(other.put("t", "s", state, expected=other.info("t", "s").version).version)
 
-    before(monkeypatch, store._folder, "create", lived)
+    before(monkeypatch, store.folder, "create", lived)
     between(monkeypatch, store, built_upon)
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=expected)
@@ -192,10 +192,10 @@ def test_of_two_writers_of_one_version_that_saw_different_notes_one_succeeds(
     store.put("t", "s", state, expected=0)
 
     def overtaken():
-        other._versions.note("t", 7)
+        other.versions.note("t", 7)
         assert other.put("t", "s", later, expected=1).version == 8
 
-    before(monkeypatch, store._folder, "create", overtaken)
+    before(monkeypatch, store.folder, "create", overtaken)
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=1)
     same(store.get("t", "s").state, later)
@@ -205,7 +205,7 @@ def test_of_two_writers_of_one_version_that_saw_different_notes_one_succeeds(
 def test_a_note_that_rises_meanwhile_is_no_conflict(store, root, tiny, state, monkeypatch):
     """It is of another memory's deletion; the file is made again above it, and the number first had is nobody's."""
     store.put("t", "s", state, expected=0)
-    before(monkeypatch, store._folder, "create", lambda: store._versions.note("t", 7))
+    before(monkeypatch, store.folder, "create", lambda: store.versions.note("t", 7))
     assert store.put("t", "s", state, expected=1).version == 8
     assert [name for name in files(store) if "=last" not in name] == [f"t=0/s=0/{8:012d}.safetensors"]
 
@@ -213,11 +213,11 @@ def test_a_note_that_rises_meanwhile_is_no_conflict(store, root, tiny, state, mo
 def test_a_number_that_was_taken_back_is_given_to_nobody(store, root, tiny, state, monkeypatch):
     """Somebody may have read what was there."""
     other, second = MemoryStore(root, tiny), f"t=0/s=0/{2:012d}.safetensors"
-    before(monkeypatch, store._folder, "create", lambda: other._folder.create(second, b"x" * 99))
+    before(monkeypatch, store.folder, "create", lambda: other.folder.create(second, b"x" * 99))
     with pytest.raises(ConflictError):
         store.put("t", "s", state, expected=0)
     assert [name for name in files(store) if "=last" not in name] == [second]
-    other._folder.remove(second)  # taken back, too
+    other.folder.remove(second)  # taken back, too
     assert store.put("t", "s", state, expected=0).version == 2
 
 
@@ -234,15 +234,15 @@ def test_a_sweep_between_two_looks_is_noticed(store, root, tiny, state, monkeypa
     """Whoever does not see the deletion any more sees its number noted."""
     store.put("t", "s", state, expected=0)
     killed_while_deleting(store, monkeypatch, "s")
-    list_files = store._folder.files
+    list_files = store.folder.files
 
     def late(path):
-        monkeypatch.setattr(store._folder, "files", list_files)
+        monkeypatch.setattr(store.folder, "files", list_files)
         found = list_files(path)
         MemoryStore(root, tiny)
         return found
 
-    monkeypatch.setattr(store._folder, "files", late)
+    monkeypatch.setattr(store.folder, "files", late)
     assert store.put("t", "s", state, expected=0).version == 3
 
 
@@ -254,7 +254,7 @@ def test_a_deletion_that_a_crash_cut_short_is_swept_at_the_next_start(store, roo
         store.put("t", name, state, expected=0)
     killed_while_deleting(store, monkeypatch, "a")
     with monkeypatch.context() as patch:  # before it had removed what it deletes
-        patch.setattr(store._folder, "remove", lambda path: None)
+        patch.setattr(store.folder, "remove", lambda path: None)
         killed_while_deleting(store, monkeypatch, "b")
     assert store.get("t", "b") is None
     opened = MemoryStore(root, tiny)

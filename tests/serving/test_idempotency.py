@@ -140,14 +140,14 @@ def test_answers_of_nothing_are_of_a_size_and_measured_once(monkeypatch):
     found = [i for i in range(1000) if kept.find("local", f"key {i}", "mark")]
     assert found == list(range(900, 1000))  # the newest
     assert len(measured) == len(set(measured)) == 1000
-    assert kept._kept["local"].bytes == 100 * 4096
+    assert kept.kept["local"].bytes == 100 * 4096
 
 
 def test_failures_are_not_kept():
     kept = idempotency.IdempotentRequests()
     asyncio.run(recorded(kept, 10, ApiError(429, "later")))
-    assert not kept._kept["local"].ended
-    assert kept._kept["local"].bytes == 0
+    assert not kept.kept["local"].ended
+    assert kept.kept["local"].bytes == 0
 
 
 def test_what_runs_is_not_forgotten(monkeypatch):

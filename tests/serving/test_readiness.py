@@ -76,7 +76,7 @@ def test_it_is_tried_every_few_seconds_and_not_waited_for(monkeypatch):
         await asyncio.gather(*(ready.check() for _ in range(5)))
         assert len(tried) == 1
         monkeypatch.setattr(readiness, "PATIENCE_SECONDS", 0.001)
-        ready._until = 0.0
+        ready.until = 0.0
         with pytest.raises(ApiError, match="did not answer within"):
             await ready.check()
 

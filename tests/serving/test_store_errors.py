@@ -58,7 +58,7 @@ def test_foreign_memories_are_marked_and_can_be_started_anew(client):
 
 def test_foreign_memories_are_counted_at_the_start(client, caplog):
     with caplog.at_level(logging.WARNING):
-        client.app.state.service._count()
+        client.app.state.service.count()
     assert "2 memories of 1 tenants, 0 of them damaged and 1 of another model: see titans memories" in caplog.text
     for _ in range(100):
         if (counted := client.get("/healthz").json()["memories_at_start"]) is not None:

@@ -2,6 +2,7 @@
 
 from titans.generation.ending import end_tokens
 from titans.generation.sampling import sample
+from titans.generation.stream import generate_text
 from titans.generation.text import StopFilter, TextWriter
 
-__all__ = ["StopFilter", "TextWriter", "end_tokens", "sample"]
+__all__ = ["StopFilter", "TextWriter", "end_tokens", "generate_text", "sample"]

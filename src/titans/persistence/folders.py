@@ -91,13 +91,13 @@ class LocalFolder:
     @_local
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder."""
-        return [entry.name for entry in self._entries(path) if entry.is_dir(follow_symlinks=False)]
+        return [entry.name for entry in self.entries(path) if entry.is_dir(follow_symlinks=False)]
 
     @_local
     def files(self, path: str) -> dict[str, int]:
         """Return the names of the files in a folder, and their sizes in bytes."""
         while True:
-            files = [entry for entry in self._entries(path) if entry.is_file(follow_symlinks=False)]
+            files = [entry for entry in self.entries(path) if entry.is_file(follow_symlinks=False)]
             try:
                 return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in files}
             except FileNotFoundError:
@@ -151,7 +151,8 @@ class LocalFolder:
                 raise TitansError(f"{place.relative_to(self.root)} is a link, and the store follows none: remove it")
         return place
 
-    def _entries(self, path: str) -> list[os.DirEntry[str]]:
+    def entries(self, path: str) -> list[os.DirEntry[str]]:
+        """Return what is in a folder."""
         try:
             with os.scandir(self._at(path)) as entries:
                 return list(entries)
@@ -194,12 +195,12 @@ class RemoteFolder:
     @_remote
     def folders(self, path: str) -> list[str]:
         """Return the names of the folders in a folder."""
-        return [name for name, entry in self._entries(path).items() if entry["type"] == "directory"]
+        return [name for name, entry in self.entries(path).items() if entry["type"] == "directory"]
 
     @_remote
     def files(self, path: str) -> dict[str, int]:
         """Return the names of the files in a folder, and their sizes in bytes."""
-        return {name: entry["size"] for name, entry in self._entries(path).items() if entry["type"] == "file"}
+        return {name: entry["size"] for name, entry in self.entries(path).items() if entry["type"] == "file"}
 
     @_remote
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
@@ -241,7 +242,8 @@ class RemoteFolder:
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}"
 
-    def _entries(self, path: str) -> dict[str, dict[str, Any]]:
+    def entries(self, path: str) -> dict[str, dict[str, Any]]:
+        """Return what is in a folder, as fsspec describes it, by its name."""
         try:
             with self._alone:
                 entries = self.fs.ls(self._at(path).rstrip("/"), detail=True)

@@ -58,13 +58,13 @@ class MemoryStore:
         max_state_bytes: int | None = None,
         max_memories: int | None = None,
     ) -> None:
-        self._folder = open_folder(root)
-        self._versions = Versions(self._folder)
+        self.folder = open_folder(root)
+        self.versions = Versions(self.folder)
         self._model: Any = base(model)
         self._max_state_bytes, self._max_memories = max_state_bytes, max_memories
         self._cache: Cache[tuple[str, StoredMemory]] = Cache(cache_bytes)
         try:
-            self._versions.sweep()
+            self.versions.sweep()
         except StoreError as error:  # what can be read is of use all the same
             logger.warning("what deletions and crashes left in the store stays: %s", error)
 
@@ -83,7 +83,7 @@ class MemoryStore:
             StateFileError: its file is damaged.
         """
         key = _key(tenant, name)
-        return self._versions.use(key, lambda newest: self._stored(key, newest))
+        return self.versions.use(key, lambda newest: self._stored(key, newest))
 
     def put(self, tenant: str, name: str, state: MemoryState, *, expected: int | None) -> MemoryInfo:
         """Write the next version of a memory.
@@ -103,7 +103,7 @@ class MemoryStore:
             TitansError: the state has more than one row, or is not of this model.
         """
         key = _key(tenant, name)
-        newest = self._versions.newest(key)
+        newest = self.versions.newest(key)
         current = newest.number if newest.is_live else 0
         if current != (expected or 0):
             raise ConflictError(
@@ -126,7 +126,7 @@ class MemoryStore:
         Returns:
             What is known of each.
         """
-        names = self._versions.names(tenant)
+        names = self.versions.names(tenant)
         start = max(bisect_right(names, after or ""), bisect_left(names, prefix))
         own = takewhile(lambda name: name.startswith(prefix), islice(names, start, None))
         return list(islice(self._listed(MemoryKey(tenant, name) for name in own), limit))
@@ -138,7 +138,7 @@ class MemoryStore:
             StateFileError: its file is damaged.
         """
         key = _key(tenant, name)
-        return self._versions.use(key, partial(self._info, key, fingerprint(self._model)))
+        return self.versions.use(key, partial(self._info, key, fingerprint(self._model)))
 
     def fork(self, tenant: str, name: str, to: str) -> MemoryInfo:
         """Start a new memory as a copy of another.
@@ -178,7 +178,7 @@ class MemoryStore:
             TitansError: as of `put`.
         """
         key = _key(tenant, name)
-        newest = self._versions.existing(key)
+        newest = self.versions.existing(key)
         return self._write(key, self._model.initial_state(1) if state is None else state, newest)
 
     def delete(self, tenant: str, name: str) -> None:
@@ -189,7 +189,7 @@ class MemoryStore:
             ConflictError: another writer was faster.
         """
         key = _key(tenant, name)
-        self._versions.delete(key)
+        self.versions.delete(key)
         self._cache.drop(key)
 
     def export(self, tenant: str, name: str) -> bytes:
@@ -200,7 +200,7 @@ class MemoryStore:
             StateFileError: its file is damaged.
         """
         key = _key(tenant, name)
-        data = self._versions.use(key, lambda newest: self._checked(key, newest))
+        data = self.versions.use(key, lambda newest: self._checked(key, newest))
         if data is None:
             raise unknown(name)
         return data
@@ -224,7 +224,7 @@ class MemoryStore:
         key = _key(tenant, name)
         self._check_size(len(data))
         state, header = parse(data, self._model)
-        return self._write(key, state, self._versions.newest(key), header.created)
+        return self._write(key, state, self.versions.newest(key), header.created)
 
     def adopt(self, tenant: str, name: str) -> MemoryInfo:
         """Take a memory of another model for one of this model, as far as the shapes allow.
@@ -244,18 +244,18 @@ class MemoryStore:
             TitansError: as of `put`.
         """
         key = _key(tenant, name)
-        found = self._versions.use(key, lambda newest: (newest, self._folder.read(key.file(newest.number))))
+        found = self.versions.use(key, lambda newest: (newest, self.folder.read(key.file(newest.number))))
         if found is None:
             raise unknown(name)
         return self._write(key, parse(found[1], self._model, force=True)[0], found[0])
 
     def tenants(self) -> builtins.list[str]:
         """Return the names of the tenants, sorted; some may have no memories any more."""
-        return self._versions.tenants()
+        return self.versions.tenants()
 
     def names(self, tenant: str) -> builtins.list[str]:
         """Return the names of a tenant's memories, sorted, damaged ones too; one may have been deleted by now."""
-        return self._versions.names(tenant)
+        return self.versions.names(tenant)
 
     def count(self) -> StoreCounts:
         """Count the memories, and those that this model cannot go on from; opens every memory's file."""
@@ -271,24 +271,24 @@ class MemoryStore:
             StoreError: it cannot.
         """
         path = f"=check/{uuid.uuid4().hex}{SUFFIX}"  # no tenant's folder, and swept if a crash leaves it
-        self._folder.create(path, b"ready\n")
-        self._folder.remove(path)
+        self.folder.create(path, b"ready\n")
+        self.folder.remove(path)
 
     def _stored(self, key: MemoryKey, newest: Version) -> StoredMemory:
         mark, cached = fingerprint(self._model), self._cache.get(key)
         if cached is not None and cached[0] == mark and cached[1].version == newest.number:
             return cached[1]
-        state, header = parse(self._folder.read(key.file(newest.number)), self._model)
+        state, header = parse(self.folder.read(key.file(newest.number)), self._model)
         _check_one_row(state)
         return self._keep(state, key.describe(newest, header, mark))
 
     def _checked(self, key: MemoryKey, newest: Version) -> bytes:
-        data = self._folder.read(key.file(newest.number))
+        data = self.folder.read(key.file(newest.number))
         check(data)
         return data
 
     def _info(self, key: MemoryKey, mark: str, newest: Version) -> MemoryInfo:
-        header = read_header(partial(self._folder.read, key.file(newest.number)), newest.bytes)
+        header = read_header(partial(self.folder.read, key.file(newest.number)), newest.bytes)
         return key.describe(newest, header, mark)
 
     def _listed(self, keys: Iterable[MemoryKey]) -> Iterator[MemoryInfo]:
@@ -296,9 +296,9 @@ class MemoryStore:
         mark = fingerprint(self._model)
         for key in keys:
             try:
-                info = self._versions.use(key, partial(self._info, key, mark))
+                info = self.versions.use(key, partial(self._info, key, mark))
             except StateFileError:
-                newest = self._versions.newest(key)
+                newest = self.versions.newest(key)
                 info = key.damaged(newest) if newest.is_live else None
             if info is not None:
                 yield info
@@ -318,7 +318,7 @@ class MemoryStore:
             self._check_count(key.tenant)
         data = dump(state, self._model, created=created)
         self._check_size(len(data))
-        written = self._versions.write(key, newest, data)
+        written = self.versions.write(key, newest, data)
         header = read_header(lambda start, end: data[start:end], len(data))
         info = key.describe(written, header, header.fingerprint)
         copy = state.detach().to(self._model.device).clone()  # of its own: the caller's may be a row of a large batch
@@ -335,9 +335,9 @@ class MemoryStore:
     def _check_count(self, tenant: str) -> None:
         """Refuse one more memory; the deleted ones are told from the others only where that may matter."""
         limit = self._max_memories
-        if limit is None or len(names := self._versions.names(tenant)) < limit:
+        if limit is None or len(names := self.versions.names(tenant)) < limit:
             return
-        if sum(self._versions.newest(MemoryKey(tenant, name)).is_live for name in names) >= limit:
+        if sum(self.versions.newest(MemoryKey(tenant, name)).is_live for name in names) >= limit:
             raise LimitError(f"{tenant!r} has {limit:,} memories already: delete one, or raise max_memories")
 
 

@@ -93,7 +93,7 @@ class Versions:
         while True:
             made = self._make(key, self._next(key, newest), data)
             others = [version for version in self._all(key) if version.number != made.number]
-            late = self._is_late(key, newest, made, others)
+            late = self.is_late(key, newest, made, others)
             if late:
                 with suppress(StoreError):  # whoever read the file meanwhile never takes another for it
                     self.note(key.tenant, made.number)
@@ -112,7 +112,7 @@ class Versions:
         """
         deletion = self.write(key, self.existing(key), DELETED)
         with suppress(StoreError):  # the memory is deleted: what is left is swept when a store is opened
-            self._bury(key, deletion.number)
+            self.bury(key, deletion.number)
 
     def sweep(self) -> None:
         """Remove what deletions and crashes left."""
@@ -121,7 +121,7 @@ class Versions:
             folder, _, name = path.rpartition("/")
             tenant, memory = (to_name(part) for part in folder.split("/")) if folder.count("/") == 1 else (None, None)
             if tenant and memory and (match := VERSION_FILE.fullmatch(name)):
-                self._bury(MemoryKey(tenant, memory), int(match[1]))
+                self.bury(MemoryKey(tenant, memory), int(match[1]))
             else:
                 self.folder.remove(path)
                 self.folder.prune(folder)
@@ -156,13 +156,13 @@ class Versions:
             raise
         return Version(number, len(data))
 
-    def _is_late(self, key: MemoryKey, newest: Version, made: Version, others: list[Version]) -> bool:
+    def is_late(self, key: MemoryKey, newest: Version, made: Version, others: list[Version]) -> bool:
         """Tell whether others were at work between a look at `newest` and the making of the version after it."""
         if max(others, default=made) > made or self.last(key.tenant) >= made.number:
             return True
         return newest not in others if newest.is_live else any(other.is_live for other in others)
 
-    def _bury(self, key: MemoryKey, number: int) -> None:
+    def bury(self, key: MemoryKey, number: int) -> None:
         """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""
         self.note(key.tenant, number)
         for version in sorted(self._all(key)):

@@ -125,7 +125,7 @@ class IdempotentRequests:
     """The recordings of each tenant by their keys, in the memory of this process: a restart forgets them."""
 
     def __init__(self) -> None:
-        self._kept: defaultdict[str, _Kept] = defaultdict(_Kept)
+        self.kept: defaultdict[str, _Kept] = defaultdict(_Kept)
 
     def find(self, tenant: str, key: str, mark: str) -> Recording | None:
         """Return the recording of a request that came before; one that failed has changed nothing, and is not kept.
@@ -133,7 +133,7 @@ class IdempotentRequests:
         Raises:
             ApiError: 422, it was another request.
         """
-        found = self._kept[tenant].find(key)
+        found = self.kept[tenant].find(key)
         if found is not None and found.mark != mark:
             message = "this Idempotency-Key came with another request before: make a new one for every request"
             raise ApiError(422, message, "idempotency_key_reused", "Idempotency-Key")
@@ -141,7 +141,7 @@ class IdempotentRequests:
 
     def record(self, tenant: str, key: str, mark: str, reply: Reply, events: Events) -> Recording:
         """Begin a recording under a key that `find` knows nothing of, and keep it in place of the oldest; see it."""
-        kept = self._kept[tenant]
+        kept = self.kept[tenant]
         recording = Recording(mark, reply, events, lambda: kept.end(key))
         kept.running[key] = recording
         return recording

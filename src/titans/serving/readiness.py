@@ -26,7 +26,7 @@ class Readiness:
         self._attempt = attempt
         self._lock = asyncio.Lock()
         self._found: StoreError | None = None
-        self._until = 0.0
+        self.until = 0.0
 
     async def check(self) -> None:
         """Tell whether the store can be written.
@@ -35,9 +35,9 @@ class Readiness:
             ApiError: 507, it is full; 503, it does not work otherwise.
         """
         async with self._lock:
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self.until:
                 self._found = await self._try()
-                self._until = time.monotonic() + FRESH_SECONDS
+                self.until = time.monotonic() + FRESH_SECONDS
         if self._found is not None:
             raise as_api_error(self._found)
 

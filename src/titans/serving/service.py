@@ -81,9 +81,10 @@ class Service:
     def start(self) -> None:
         """Start the engine, and count what the store holds, which may take a while and holds up nothing."""
         self.engine.start()
-        threading.Thread(target=self._count, name="titans-census", daemon=True).start()
+        threading.Thread(target=self.count, name="titans-census", daemon=True).start()
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Count what the store holds, and log it."""
         try:
             self.census = census = self.store.count()
         except TitansError as error:
