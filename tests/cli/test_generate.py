@@ -54,7 +54,11 @@ def test_seed_repeats_sampling(model):
     def text(seed):
         return generated(model, "x", max_new_tokens=30, seed=seed)
 
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
     assert text(1) == text(1) != text(2)
+    assert text(None) != text(None)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_special_tokens_end_a_text_or_are_left_out(model, monkeypatch):

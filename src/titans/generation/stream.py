@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ def generate_text(
         max_new_tokens: stop after this many tokens, or at a token that ends a text.
         temperature: of the softmax, at least 0, which takes the likeliest token.
         top_p: sample from the likeliest tokens of this total probability.
-        seed: of PyTorch's random numbers. Default: they go on as they are.
+        seed: of the sampling. Default: a random one.
         policy: which tokens the memories write. Default: all.
 
     Raises:
@@ -94,9 +95,9 @@ def generate_text(
     state, unread, context = _read(model, tokenizer, prompt, policy)
     ends = sorted(end_tokens(model, tokenizer))
     sampling = {"temperature": float(temperature), "top_p": top_p, "top_k": 0} if temperature else {}
-    if seed is not None:
-        torch.manual_seed(seed)
-    with refused_as("the model cannot go on with the text"):
+    devices = [model.device] if model.device.type == "cuda" else []
+    with refused_as("the model cannot go on with the text"), torch.random.fork_rng(devices):
+        torch.manual_seed(int.from_bytes(os.urandom(7)) if seed is None else seed)  # its only source of chance
         model.generate(
             torch.tensor([unread], device=model.device),
             cache=state,
