@@ -1,4 +1,8 @@
-"""Where a store keeps its files: a local folder, or anything that fsspec has a name for."""
+"""Where a store keeps its files: a local folder, or anything that fsspec has a name for.
+
+Both are trees of small files. Paths are relative, with `/` between the names; a missing folder is an empty one. Every
+method raises a StoreError where the place itself fails.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from titans.errors import TitansError
 from titans.io import atomic
@@ -15,34 +19,6 @@ from titans.persistence.errors import StoreError
 
 _PRIVATE = 0o700  # of a folder: its owner's alone, whatever the umask
 Wanted = Callable[[str, int], bool]  # of a file's name and size
-
-
-class Folder(Protocol):
-    """A tree of small files. Paths are relative, with `/` between the names; a missing folder is an empty one.
-
-    Every method raises a StoreError where the place itself fails.
-    """
-
-    def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder."""
-
-    def files(self, path: str) -> dict[str, int]:
-        """Return the names of the files in a folder, and their sizes in bytes, also of what is replaced meanwhile."""
-
-    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes `start` to `end` of a file; raise FileNotFoundError where there is none."""
-
-    def create(self, path: str, data: bytes) -> None:
-        """Write a whole file, on disk when this returns; raise FileExistsError where there is one."""
-
-    def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
-
-    def leavings(self, wanted: Wanted) -> list[str]:
-        """Return the paths of the files with a wanted name and size, and of those that a crash left unfinished."""
-
-    def prune(self, path: str) -> None:
-        """Remove a folder, if it is empty."""
 
 
 def open_folder(root: str | os.PathLike[str]) -> Folder:
@@ -95,7 +71,7 @@ class LocalFolder:
 
     @_local
     def files(self, path: str) -> dict[str, int]:
-        """Return the names of the files in a folder, and their sizes in bytes."""
+        """Return the names of the files in a folder, and their sizes in bytes, also of what is replaced meanwhile."""
         while True:
             files = [entry for entry in self.entries(path) if entry.is_file(follow_symlinks=False)]
             try:
@@ -105,12 +81,12 @@ class LocalFolder:
 
     @_local
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes `start` to `end` of a file."""
+        """Return the bytes `start` to `end` of a file; raise FileNotFoundError where there is none."""
         return atomic.read(self._at(path), start, end)
 
     @_local
     def create(self, path: str, data: bytes) -> None:
-        """Write a whole file that is not there yet, on disk when this returns."""
+        """Write a whole file, on disk when this returns; raise FileExistsError where there is one."""
         target = self._at(path)
         while True:
             try:
@@ -250,3 +226,6 @@ class RemoteFolder:
         except FileNotFoundError:
             return {}
         return {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in entries}
+
+
+Folder = LocalFolder | RemoteFolder

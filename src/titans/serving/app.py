@@ -132,7 +132,7 @@ async def health(request: Request) -> dict[str, Any]:
         raise ApiError(503, "the server is stopping", "stopping")
     if not service.engine.alive:
         raise ApiError(500, "the engine has stopped: start the server again", "engine_stopped")
-    counted = service.census and dataclasses.asdict(service.census)
+    counted = service.counts and dataclasses.asdict(service.counts)
     return {"status": "ok", "memories_at_start": counted}
 
 

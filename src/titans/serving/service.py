@@ -76,23 +76,23 @@ class Service:
         self.tasks: dict[asyncio.Task[None], asyncio.Event] = {}  # with what cancels each
         self.disk = ThreadPoolExecutor(4, "titans-store")
         self.readiness = Readiness(lambda: self.on_disk(store.check))
-        self.census: StoreCounts | None = None  # None until the store has been counted
+        self.counts: StoreCounts | None = None  # None until the store has been counted
 
     def start(self) -> None:
         """Start the engine, and count what the store holds, which may take a while and holds up nothing."""
         self.engine.start()
-        threading.Thread(target=self.count, name="titans-census", daemon=True).start()
+        threading.Thread(target=self.count, name="titans-count", daemon=True).start()
 
     def count(self) -> None:
         """Count what the store holds, and log it."""
         try:
-            self.census = census = self.store.count()
+            self.counts = counts = self.store.count()
         except TitansError as error:
             logger.error("the memories cannot be counted: %s", error)
             return
-        known = f"{census.memories:,} memories of {census.tenants:,} tenants, {census.damaged:,} of them damaged"
-        if census.foreign:
-            logger.warning("%s and %s of another model: see titans memories", known, f"{census.foreign:,}")
+        known = f"{counts.memories:,} memories of {counts.tenants:,} tenants, {counts.damaged:,} of them damaged"
+        if counts.foreign:
+            logger.warning("%s and %s of another model: see titans memories", known, f"{counts.foreign:,}")
         else:
             logger.info(known)
 
