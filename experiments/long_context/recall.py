@@ -130,7 +130,7 @@ def close_gates(model: Any) -> None:
     """Let the write gates of a new model start nearly closed."""
     for layer in model.modules():
         if isinstance(layer, NeuralMemory):
-            torch.nn.init.constant_(layer.gates.bias[: layer.heads], -3.0)
+            torch.nn.init.constant_(layer.gates.bias[: layer.num_heads], -3.0)
 
 
 def test(name: str, seed: int, lengths: list[int], samples: int, work: Path) -> dict[int, int]:
