@@ -101,8 +101,8 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
     folder = arguments.work / f"{name}-{seed}"
     episodes = BabilongEpisodes(tokenizer, draws, books)
     model = trained(name, tokenizer, lambda: Facts(episodes, len(tokenizer)), SIZES, BUDGET, seed, folder)
-    reader, found = StreamingLM(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
-    reader.name = name  # else a path, once it has been loaded: answers are kept under the name
+    lm, found = StreamingLM(model, tokenizer), dict[str, dict[int, tuple[int, float]]]()
+    lm.name = name  # else a path, once it has been loaded: answers are kept under the name
     for task in TASKS:
         found[task] = {}
         for length in arguments.lengths:
@@ -114,7 +114,7 @@ def test(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, dict[
                 bare=True,
                 samples=arguments.samples,
             )
-            (score,) = run_babilong(reader, questions, folder / "answers").scores
+            (score,) = run_babilong(lm, questions, folder / "answers").scores
             found[task][nominal(length)] = score.correct, score.majority
             shares = f"{score.correct} of {score.asked}, the commonest {score.majority:.0%}"
             print(f"{name}, seed {seed}, {task} at {length}: {shares}", flush=True)

@@ -107,11 +107,11 @@ def test(name: str, seed: int, books: Path, samples: int, lengths: list[int], wo
     model = trained(
         name, tokenizer, lambda: NeedleTexts(read_words(training_books(books))), SIZES, BUDGET, seed, folder
     )
-    reader, words, found = StreamingLM(model, tokenizer), read_words([books / TEST_BOOK]), dict[str, dict[int, int]]()
+    lm, words, found = StreamingLM(model, tokenizer), read_words([books / TEST_BOOK]), dict[str, dict[int, int]]()
     for task in TASKS:
         found[task] = {}
         for length in lengths:
-            result = run_ruler(reader, [task], [length], words, samples=samples, folder=folder / "answers")
+            result = run_ruler(lm, [task], [length], words, samples=samples, folder=folder / "answers")
             found[task][length] = right = round(sum(answer.score for answer in result.answers))
             print(f"{name}, seed {seed}, {task} at {length:,}: {right} of {samples}", flush=True)
             if right < LEAST * samples:

@@ -197,7 +197,7 @@ def test_groups_have_the_score_of_their_tasks(define, evaluate, weighted):
         folder = define(name, questions(count, name), "test_split: test")
     (folder / "g.yaml").write_text(GROUP % str(weighted).lower())
     said, shares, results = [], [], folder / "results"
-    result = evaluate("g", folder=results, finished=said.append, progress=lambda name, share: shares.append(share))
+    result = evaluate("g", folder=results, finished=said.append, progress=lambda share, name: shares.append(share))
     *parts, group = result.tasks
     assert [part.task for part in parts] == ["a_local", "b_local", "c_local"]
     assert all(part.group == "g" for part in parts)

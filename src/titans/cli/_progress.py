@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,20 +42,22 @@ def log_line(sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def resumable(folder: Path | None) -> Iterator[None]:
-    """Say on Ctrl-C that the same command goes on, where it does.
+def show_progress(folder: Path | None = None) -> Iterator[Callable[[float, str], None]]:
+    """Show how far the work is, and say on Ctrl-C that the same command goes on, where it does.
 
     Args:
-        folder: where finished parts are kept. None: nowhere, and nothing is said.
+        folder: where finished parts are kept. Default: nowhere, and nothing is said.
 
     Yields:
-        Nothing.
+        What is to be called with the share of the work that is done, and what is being done.
 
     Raises:
         KeyboardInterrupt: that of the body, with the sentence.
     """
     try:
-        yield
+        with progress_bar() as progress:
+            task = progress.add_task("", total=1.0)
+            yield lambda share, what: progress.update(task, completed=share, description=what)
     except KeyboardInterrupt:
         if folder is None:
             raise

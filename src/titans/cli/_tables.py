@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
 
 
 def print_table(rows: Sequence[Sequence[str]], title: str | None = None) -> None:
@@ -25,3 +29,16 @@ def print_table(rows: Sequence[Sequence[str]], title: str | None = None) -> None
     needed = Console(width=500).measure(printed).maximum
     console.width = max(console.width, needed)  # rather wrapped by the terminal than cut
     console.print(printed)
+
+
+def save_result(result: Any, folder: Path | None, name: str) -> None:
+    """Write a result, and say where.
+
+    Args:
+        result: has a method `save`, which takes a folder and writes `NAME.json` and `NAME.png`.
+        folder: where to. None: nowhere.
+        name: of the files.
+    """
+    if folder is not None:
+        result.save(folder)
+        typer.echo(f"written: {folder / f'{name}.json'}, {folder / f'{name}.png'}")

@@ -9,8 +9,8 @@ import typer
 
 from titans.cli._arguments import make_results_folder, words
 from titans.cli._loading import Write, silence_loading
-from titans.cli._progress import log_line, progress_bar, resumable
-from titans.cli._tables import print_table
+from titans.cli._progress import log_line, show_progress
+from titans.cli._tables import print_table, save_result
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -66,21 +66,18 @@ def babilong(
     silence_loading()
     from titans.evaluation.streaming_lm import load_streaming_lm
 
-    reader = load_streaming_lm(model, device, write)
+    lm = load_streaming_lm(model, device, write)
     typer.echo(questions.protocol)
-    with resumable(out), progress_bar() as progress:
-        bar = progress.add_task("questions", total=1.0)
+    with show_progress(out) as progress:
         result = run_babilong(
-            reader,
+            lm,
             questions,
             out,
             finished=log_line,
-            progress=lambda done, where: progress.update(bar, completed=done, description=where),
+            progress=progress,
         )
     _print(result)
-    if out is not None:
-        result.save(out)
-        typer.echo(f"written: {out / 'babilong.json'}, {out / 'babilong.png'}")
+    save_result(result, out, "babilong")
 
 
 def _check_background(background: str) -> None:

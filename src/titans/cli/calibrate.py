@@ -9,7 +9,7 @@ import typer
 
 from titans.cli._arguments import make_results_folder
 from titans.cli._loading import load_for_inference
-from titans.cli._progress import progress_bar
+from titans.cli._progress import show_progress
 from titans.cli._tables import print_table
 from titans.errors import TitansError
 
@@ -48,15 +48,14 @@ def calibrate(
     from titans.evaluation.calibration import calibrate as measure
 
     language_model, tokenizer = load_for_inference(str(model))
-    with progress_bar() as progress:
-        task = progress.add_task("", total=1.0)
+    with show_progress() as progress:
         found = measure(
             language_model,
             tokenizer,
             documents(data, text_field=text_field),
             percentile=percentile,
             tokens=tokens,
-            progress=lambda done, doing: progress.update(task, completed=done, description=doing),
+            progress=progress,
         )
     _print(found)
     typer.echo(f"written: {found.policy.save(model, found.best)}")

@@ -9,7 +9,7 @@ import typer
 
 from titans.cli._arguments import make_results_folder
 from titans.cli._loading import best_device
-from titans.cli._progress import log_line, progress_bar, resumable
+from titans.cli._progress import log_line, show_progress
 from titans.cli._tables import print_table
 
 
@@ -40,15 +40,14 @@ def compare(
     checked = comparison.load_comparison(recipe, overrides or [])
     folder = out or Path("runs") / recipe.stem
     make_results_folder(folder)
-    with resumable(folder), progress_bar() as progress:
-        task = progress.add_task("", total=1.0)
+    with show_progress(folder) as progress:
         result = comparison.compare(
             checked,
             folder,
             device=best_device(),
             jobs=jobs,
             finished=log_line,
-            progress=lambda share, what: progress.update(task, completed=share, description=what),
+            progress=progress,
         )
     print_table(table(result))
     typer.echo(describe(result))

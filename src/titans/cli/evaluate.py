@@ -10,7 +10,7 @@ import typer
 from titans.cli._arguments import make_results_folder
 from titans.cli._loading import Write, shares, silence_loading
 from titans.cli._progress import progress_counter
-from titans.cli._tables import print_table
+from titans.cli._tables import print_table, save_result
 from titans.cli.babilong import babilong
 from titans.cli.evaluate_forecasting import forecasting
 from titans.cli.language import lm
@@ -80,9 +80,7 @@ def perplexity(
             progress=lambda count: progress.update(task, advance=count),
         )
     _print(result)
-    if out is not None:
-        result.save(out)
-        typer.echo(f"written: {out / 'perplexity.json'}, {out / 'perplexity.png'}")
+    save_result(result, out, "perplexity")
 
 
 def _print(result: PerplexityResult) -> None:

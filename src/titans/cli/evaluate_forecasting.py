@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._arguments import check_folder, whole_numbers, words
-from titans.cli._progress import log_line, progress_bar, resumable
+from titans.cli._progress import log_line, show_progress
 
 if TYPE_CHECKING:
     from titans.evaluation.forecasting_result import ForecastingResult
@@ -53,8 +53,7 @@ def forecasting(
     evaluation = load(dataset, protocol, context_length=look_back, horizons=whole_numbers(horizons, "horizons"))
     folder = Path(f"forecasting-{evaluation.benchmark.name}") if out is None else out
     check_folder(folder)
-    with resumable(folder), progress_bar() as progress:
-        task = progress.add_task("", total=1.0)
+    with show_progress(folder) as progress:
         result = evaluation.measure(
             folder,
             evaluation.models() if models is None else words(models),
@@ -64,7 +63,7 @@ def forecasting(
             batch_size=batch_size,
             minutes=minutes,
             finished=log_line,
-            progress=lambda done, doing: progress.update(task, completed=done, description=doing),
+            progress=progress,
         )
     _print_errors(result)
     typer.echo(result.describe())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._progress import progress_bar
+from titans.cli._progress import show_progress
 from titans.errors import TitansError
 
 
@@ -55,8 +55,7 @@ def forecast(
     read = read_csv(table, time_column)
     for note in read.notes:
         typer.echo(f"note: {note}")
-    with progress_bar() as progress:
-        task = progress.add_task("", total=1.0)
+    with show_progress() as progress:
         report = forecast_table(
             read,
             horizon,
@@ -65,9 +64,9 @@ def forecast(
             variant=variant,
             seed=seed,
             seconds=60 * minutes,
-            progress=lambda done, doing: progress.update(task, completed=done, description=doing),
+            progress=progress,
         )
-        progress.update(task, completed=1.0, description="drawing")
+        progress(1.0, "drawing")
         write(out, report, table.name)
     if csv is not None:
         write_csv(csv, report)

@@ -9,8 +9,8 @@ import typer
 
 from titans.cli._arguments import make_results_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
-from titans.cli._progress import log_line, progress_bar, resumable
-from titans.cli._tables import print_table
+from titans.cli._progress import log_line, show_progress
+from titans.cli._tables import print_table, save_result
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def lm(
     silence_loading()
     loaded = load_streaming_lm(model, device, write)
     names = list(TABLE) if tasks is None else words(tasks)
-    with resumable(out), progress_bar() as progress:
-        bars = {name: progress.add_task(name, total=1.0) for name in names}
+    with show_progress(out) as progress:
         result = evaluate_language(
             loaded,
             names,
@@ -91,12 +90,10 @@ def lm(
             lengths=sizes,
             folder=out,
             finished=log_line,
-            progress=lambda name, share: progress.update(bars[name], completed=share),
+            progress=progress,
         )
     _print(result)
-    if out is not None:
-        result.save(out)
-        typer.echo(f"written: {out / 'language.json'}, {out / 'language.png'}")
+    save_result(result, out, "language")
 
 
 def _print(result: LanguageResult) -> None:

@@ -9,8 +9,8 @@ import typer
 
 from titans.cli._arguments import make_results_folder, whole_numbers, words
 from titans.cli._loading import Write, silence_loading
-from titans.cli._progress import log_line, progress_bar, resumable
-from titans.cli._tables import print_table
+from titans.cli._progress import log_line, show_progress
+from titans.cli._tables import print_table, save_result
 
 if TYPE_CHECKING:
     from titans.evaluation.ruler import RulerResult
@@ -65,11 +65,10 @@ def ruler(
     make_results_folder(out)
     text = read_words(haystack) if haystack and any(map(needs_books, asked)) else None
     silence_loading()
-    reader = load_streaming_lm(model, device, write)
-    with resumable(out), progress_bar() as progress:
-        task = progress.add_task("", total=1.0)
+    lm = load_streaming_lm(model, device, write)
+    with show_progress(out) as progress:
         result = run_ruler(
-            reader,
+            lm,
             asked,
             sizes,
             text,
@@ -77,13 +76,11 @@ def ruler(
             seed=seed,
             folder=out,
             finished=log_line,
-            progress=lambda done, doing: progress.update(task, completed=done, description=doing),
+            progress=progress,
         )
     _print(result)
     typer.echo(f"protocol: {PROTOCOL}; deviations: {'; '.join(result.deviations)}")
-    if out is not None:
-        result.save(out)
-        typer.echo(f"written: {out / 'ruler.json'}, {out / 'ruler.png'}")
+    save_result(result, out, "ruler")
 
 
 def _print(result: RulerResult) -> None:

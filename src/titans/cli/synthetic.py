@@ -11,7 +11,7 @@ import typer
 from titans.cli._arguments import make_results_folder, whole_numbers
 from titans.cli._loading import best_device
 from titans.cli._progress import log_line, progress_bar
-from titans.cli._tables import print_table
+from titans.cli._tables import print_table, save_result
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -163,9 +163,7 @@ def _train_and_test(
             progress=shown,
         )
     _print(result)
-    if out is not None:
-        result.save(out)
-        typer.echo(f"written: {out / 'synthetic.json'}, {out / 'synthetic.png'}")
+    save_result(result, out, "synthetic")
 
 
 def _print(result: SyntheticResult) -> None:

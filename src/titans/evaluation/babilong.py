@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,7 +198,7 @@ class BabilongResult:
 
 
 def run_babilong(
-    reader: StreamingLM,
+    lm: StreamingLM,
     questions: Questions,
     folder: Path | None = None,
     progress: Progress = unseen,
@@ -206,7 +207,7 @@ def run_babilong(
     """Ask a model the questions of BABILong.
 
     Args:
-        reader: the model.
+        lm: the model.
         questions: what to ask.
         folder: where answers are kept as they are given, so that a run that was interrupted goes on where it was, and
             more tasks, lengths or samples can be added. Default: nowhere.
@@ -219,45 +220,42 @@ def run_babilong(
     Raises:
         TitansError: something does not fit: stories and lengths, prompts and the model, the folder and the settings.
     """
-    background = None if questions.background is None else Background.read(questions.background, reader.count)
+    background = None if questions.background is None else Background.read(questions.background, lm.count)
     chosen = {
         (task, name): fitting_stories(
-            questions.stories(task, name), Length.parse(name), reader.count, questions.samples, task
+            questions.stories(task, name), Length.parse(name), lm.count, questions.samples, task
         )
         for task in questions.tasks
         for name in questions.lengths
     }
-    if reader.longest is not None:
-        _check_room(reader, reader.longest, questions, chosen)
-    log = ResultStore(folder, _settings(reader, questions), KEPT)
+    if lm.longest is not None:
+        _check_room(lm, lm.longest, questions, chosen)
+    store = ResultStore(folder, _settings(lm, questions), KEPT)
     scores, done, total = [], 0, len(chosen) * questions.samples
     for (task, name), stories in chosen.items():
         answers = []
         for number, story in enumerate(stories):
             show = within(progress, done, 1, total, f"{task} at {name}")
-            key = f"{task}/{name}/{number}"
-            given = log.get(key)
-            if given is None:
-                given = _ask(reader, questions, background, (task, name, number), story, show)
-                log.add(key, given)
+            ask = partial(_ask, lm, questions, background, (task, name, number), story, show)
+            given = store.result(f"{task}/{name}/{number}", ask)
             if (given["question"], given["target"]) != (story.question, story.answer):
                 raise TitansError(f"{folder} holds answers to other stories: use another folder")
             answers.append(given)
             done += 1
         scores.append(_score(task, name, answers))
         finished(f"{task} at {name}: {scores[-1].accuracy:.1%} right, {scores[-1].asked} questions")
-    return BabilongResult(reader.name, reader.write, questions, tuple(scores))
+    return BabilongResult(lm.name, lm.write, questions, tuple(scores))
 
 
 def _check_room(
-    reader: StreamingLM, longest: int, questions: Questions, chosen: dict[tuple[str, str], list[Story]]
+    lm: StreamingLM, longest: int, questions: Questions, chosen: dict[tuple[str, str], list[Story]]
 ) -> None:
     """Refuse prompts, about as long as they will be, that are longer than the model's positions."""
     for (task, name), stories in chosen.items():
         tokens = Length.parse(name).tokens
         for story in stories:
-            context = tokens or reader.count(" ".join(story.facts))
-            needed = context + reader.count(questions.prompt(task, "", story.question)) + NEW_TOKENS
+            context = tokens or lm.count(" ".join(story.facts))
+            needed = context + lm.count(questions.prompt(task, "", story.question)) + NEW_TOKENS
             if needed > longest:
                 raise TitansError(
                     f"the model reads at most {longest:,} tokens (max_position_embeddings), and {task} at {name} takes "
@@ -265,13 +263,13 @@ def _check_room(
                 )
 
 
-def _settings(reader: StreamingLM, questions: Questions) -> dict[str, Any]:
+def _settings(lm: StreamingLM, questions: Questions) -> dict[str, Any]:
     """What an answer depends on besides its task, length and number."""
     return {
         "benchmark": questions.name,
-        "model": reader.name,
-        "weights": reader.digest(),
-        "write": None if reader.policy is None else dataclasses.asdict(reader.policy),
+        "model": lm.name,
+        "weights": lm.digest(),
+        "write": None if lm.policy is None else dataclasses.asdict(lm.policy),
         "babi": None if questions.babi is None else str(questions.babi),
         "background": questions.background,
         "background_bytes": None if questions.background is None else _size(questions.background),
@@ -288,7 +286,7 @@ def _size(source: str) -> int | None:
 
 
 def _ask(
-    reader: StreamingLM,
+    lm: StreamingLM,
     questions: Questions,
     background: Background | None,
     which: tuple[str, str, int],
@@ -297,13 +295,13 @@ def _ask(
 ) -> dict[str, Any]:
     task, length, number = which
     rng = random.Random(f"{questions.seed}/{task}/{length}/{number}")
-    sample = make_sample(story, Length.parse(length).tokens, background, reader.count, rng)
+    sample = make_sample(story, Length.parse(length).tokens, background, lm.count, rng)
     text = questions.prompt(task, sample.context, story.question)
     return {
         "question": story.question,
         "target": story.answer,
-        "answer": reader.answer(text, NEW_TOKENS, progress=show),
-        "prompt_tokens": reader.count(text),
+        "answer": lm.answer(text, NEW_TOKENS, progress=show),
+        "prompt_tokens": lm.count(text),
         "fact_positions": sample.positions,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ class ResultStore:
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the result of a name, or None where there is none yet."""
         return self._results.get(key)
+
+    def result(self, key: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the result of a name; it is made, and kept, where there is none yet."""
+        if key not in self._results:
+            self.add(key, make())
+        return self._results[key]
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:
         """Keep a result; it is in the file when this returns.

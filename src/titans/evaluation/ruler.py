@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,7 @@ def score(text: str, references: Sequence[str]) -> float:
 
 
 def run_ruler(
-    reader: StreamingLM,
+    lm: StreamingLM,
     tasks: Sequence[str],
     lengths: Sequence[int],
     words: Words | None = None,
@@ -145,7 +146,7 @@ def run_ruler(
     """Ask a model for needles, variables and words.
 
     Args:
-        reader: the model.
+        lm: the model.
         tasks: of `titans.data.ruler.TASKS`, or by RULER's names.
         lengths: tokens of a sample, those of its answer among them.
         words: the text of the tasks that hide their needles in books.
@@ -165,49 +166,44 @@ def run_ruler(
     for name, given in (("tasks", tasks), ("lengths", lengths)):
         if not given or len(set(given)) < len(given):
             raise TitansError(f"the {name} are {', '.join(map(str, given)) or 'none'}: expected one or more, each once")
-    made = {task: make_task(task, reader.count, words) for task in tasks}
+    made = {task: make_task(task, lm.count, words) for task in tasks}
     for task in made.values():
         task.check(min(lengths))
-    if reader.longest is not None and max(lengths) > reader.longest:
+    if lm.longest is not None and max(lengths) > lm.longest:
         raise TitansError(
-            f"the model reads at most {reader.longest:,} tokens (max_position_embeddings), and the lengths go up to "
+            f"the model reads at most {lm.longest:,} tokens (max_position_embeddings), and the lengths go up to "
             f"{max(lengths):,}: ask for shorter ones"
         )
-    log = ResultStore(folder, {"benchmark": "ruler", "model": reader.digest(), "seed": seed}, KEPT)
+    store = ResultStore(folder, {"benchmark": "ruler", "model": lm.digest(), "seed": seed}, KEPT)
     answers, done, total = [], 0, samples * sum(lengths) * len(made)
     for task in made.values():
         for length in lengths:
             for index in range(samples):
                 what = f"{task.name}, {length:,} tokens, {index + 1} of {samples}"
                 show = within(progress, done, length, total, what)
-                answers.append(_ask(reader, task, (length, seed, index), log, show))
+                key, ask = f"{task.name}/{task.digest}/{length}/{index}", partial(_ask, lm, task, length, seed, index)
+                found = store.result(key, partial(ask, show))
+                references = tuple(found["references"])
+                answers.append(Answer(task.name, length, index, **{**found, "references": references}))
                 done += length
-            found = math.fsum(answer.score for answer in answers[-samples:]) / samples
-            finished(f"{task.name}, {length:,} tokens: {found:.1%} found, {samples} samples")
+            share = math.fsum(answer.score for answer in answers[-samples:]) / samples
+            finished(f"{task.name}, {length:,} tokens: {share:.1%} found, {samples} samples")
     deviations = _deviations(tasks, words, samples)
-    return RulerResult(
-        reader.name, tuple(tasks), tuple(lengths), samples, seed, reader.write, deviations, tuple(answers)
-    )
+    return RulerResult(lm.name, tuple(tasks), tuple(lengths), samples, seed, lm.write, deviations, tuple(answers))
 
 
 def _ask(
-    reader: StreamingLM, task: RulerTask, which: tuple[int, int, int], log: ResultStore, show: Callable[[float], None]
-) -> Answer:
-    length, seed, index = which
-    key = f"{task.name}/{task.digest}/{length}/{index}"
-    found = log.get(key)
-    if found is None:
-        sample = task.sample(length, seed, index)
-        text = reader.answer(sample.text, task.new_tokens, progress=show)
-        found = {
-            "depth": sample.depth,
-            "tokens": sample.tokens,
-            "references": sample.references,
-            "text": text,
-            "score": score(text, sample.references),
-        }
-        log.add(key, found)
-    return Answer(task.name, length, index, **{**found, "references": tuple(found["references"])})
+    lm: StreamingLM, task: RulerTask, length: int, seed: int, index: int, show: Callable[[float], None]
+) -> dict[str, Any]:
+    sample = task.sample(length, seed, index)
+    text = lm.answer(sample.text, task.new_tokens, progress=show)
+    return {
+        "depth": sample.depth,
+        "tokens": sample.tokens,
+        "references": sample.references,
+        "text": text,
+        "score": score(text, sample.references),
+    }
 
 
 def _deviations(tasks: Sequence[str], words: Words | None, samples: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from titans.errors import TitansError
 from titans.evaluation.language.intervals import combined, interval
 from titans.evaluation.language.result import LOCAL, LanguageResult, Metric, TaskResult, as_text, in_words
-from titans.evaluation.progress import Finished, unheard
+from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
 from titans.evaluation.streaming_lm import StreamingLM
 from titans.extras import missing
@@ -48,7 +48,7 @@ def evaluate_language(
     max_length: int | None = None,
     lengths: Sequence[int] | None = None,
     folder: Path | None = None,
-    progress: Callable[[str, float], None] = lambda name, share: None,
+    progress: Progress = unseen,
     finished: Finished = unheard,
 ) -> LanguageResult:
     """Put tasks of lm-evaluation-harness to a model.
@@ -65,7 +65,7 @@ def evaluate_language(
             model's limit; where it has none, windows of 2,048 and prompts as long as they are.
         lengths: tokens of the texts that a task makes itself, as RULER's. Default: the task's own, 4,096 for RULER's.
         folder: keeps the results of finished tasks, which are not done again. Default: none.
-        progress: called with a name asked for and the share of it that is done. Default: nothing.
+        progress: called with the share of the work that is done, and the task. Default: nothing.
         finished: called with a sentence for each task that is done. Default: nothing.
 
     Returns:
@@ -103,8 +103,9 @@ def evaluate_language(
     with tempfile.TemporaryDirectory() as files:
         lm.tokenizer.save_pretrained(files)  # tasks that count tokens load theirs by a name
         defined = Tasks(tasks, data, Path(files), lengths, seed)
-        for asked in tasks:
-            run = _Run(asked, lms, store, limit, seed, progress, finished)
+        for number, asked in enumerate(tasks):
+            show = within(progress, number, 1, len(tasks), asked)
+            run = _Run(asked, lms, store, limit, seed, show, finished)
             results += run.kept(asked) or run.all(defined)
     return LanguageResult(
         model=lm.name,
@@ -126,7 +127,7 @@ class _Run:
     store: ResultStore
     limit: int | None
     seed: int
-    progress: Callable[[str, float], None]
+    progress: Callable[[float], None]
     finished: Finished
 
     def kept(self, key: str) -> list[TaskResult]:
@@ -162,7 +163,7 @@ class _Run:
 
         whole = task.task.OUTPUT_TYPE == "loglikelihood_rolling"
         lm = self.lms[whole]
-        lm.start(lambda share: self.progress(self.asked, before + share / tasks))
+        lm.start(lambda share: self.progress(before + share / tasks))
         with running(task.name):
             of = len(task.task.eval_docs)
             drawn = list(range(of))

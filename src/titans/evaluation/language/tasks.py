@@ -24,6 +24,7 @@ from titans.data.hub import hub_or_cache
 from titans.data.language_tasks import LocalTask, local_names, local_rows, local_task
 from titans.error_text import first_line
 from titans.errors import TitansError
+from titans.evaluation.language.examples import keep_questions_out
 
 STOCK = Path(stock.__file__).parent  # the folder of the harness's definitions
 LOCAL_TASK = """include: {include}
@@ -115,7 +116,7 @@ class Tasks:
         tasks = []
         for task in found["tasks"].values():
             with running(task.task_name):
-                tasks.append(LoadedTask(task, self._local(task.task_name), *_keep_questions_out(task)))
+                tasks.append(LoadedTask(task, self._local(task.task_name), *keep_questions_out(task)))
         groups = sorted(found.get("groups", {}).values(), key=lambda group: len(group.get_all_tasks()))
         return tasks, [group for group in groups if group.has_aggregation]
 
@@ -218,55 +219,6 @@ def _folders(names: Sequence[str], all_of_them: bool = True) -> list[Path]:
         for name in pattern.findall(path.read_text("utf-8", errors="replace")):
             found.setdefault(name, path.parent)
     return [] if all_of_them and len(found) < len(set(names)) else sorted(set(found.values()))
-
-
-def _keep_questions_out(task: Any) -> tuple[str, str]:
-    """See to it that no document of a task is among the examples of its own prompt.
-
-    The harness leaves a question out of its examples only where it knows that both are from one split, and takes the
-    questions for examples where a task has nothing else.
-
-    Returns:
-        How many examples a prompt has and where they are from, and what was changed; empty where there are none, and
-        where nothing was.
-    """
-    config, shots = task.config, task.fewshot_cfg
-    count, sampler = config.num_fewshot or 0, getattr(task, "sampler", None)
-    if not count or sampler is None:
-        return "", ""
-    asked = set().union(*(_identities(task, document) for document in task.eval_docs))
-    pool = list(sampler.fewshot_docs())
-    others = [document for document in pool if asked.isdisjoint(_identities(task, document))]
-    split = shots.split
-    if split is None and shots.samples is None:
-        split = config.training_split or config.validation_split or config.test_split
-    where = "given by the task" if split is None else f"of its split {split}"
-    said = f"{count} {'example' if count == 1 else 'examples'} {where}"
-    if len(others) == len(pool):
-        return said, ""
-    if len(others) >= count:
-        sampler.replace_df(others)
-        return said, f"{len(pool) - len(others)} examples of {task.task_name} left out, as they are asked themselves"
-    if len(pool) <= count:
-        raise TitansError(
-            f"{task.task_name} begins each prompt with {count} examples, and there are only the {len(pool)} questions "
-            "themselves: give more"
-        )
-    known = shots.split == config.test_split  # where the harness leaves the question out
-    shots.split = config.test_split
-    said = f"{count} of the other questions as examples"
-    return said, "" if known else f"a question of {task.task_name} left out of its own examples"
-
-
-def _identities(task: Any, document: Any) -> set[str]:
-    """What tells a document from others: all its fields, and what it shows as an example, without its number."""
-    shots = task.fewshot_cfg
-    names = {json.dumps(document, sort_keys=True, default=str)}
-    with contextlib.suppress(Exception):  # a question need not have the fields of an example
-        choices = task.doc_to_choice(document, shots.doc_to_choice) if shots.doc_to_choice else None
-        answer = task.doc_to_target(document, shots.doc_to_target)
-        names.add(repr((task.doc_to_text(document, shots.doc_to_text), choices, answer)))
-    return names
 
 
 def _check_variables(tokenizer: str) -> None:
