@@ -49,7 +49,7 @@ def train(variant: str, corpus: list[Document], steps: int) -> Any:
     """Return a model of some hundred thousand parameters, trained on bytes."""
     fields = {
         "variant": variant, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "segment_length": 64,
-        "num_persistent_tokens": 4, "memory_chunk_size": 32, "bos_token_id": 256, "eos_token_id": 257,
+        "num_persistent_tokens": 4, "memory": {"chunk_size": 32}, "bos_token_id": 256, "eos_token_id": 257,
         "pad_token_id": 258,
     }  # fmt: skip
     model = make_model(fields, 259)

@@ -5,6 +5,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch.utils import _pytree as pytree
 
+from titans.models.configuration import merge_fields
+
 settings.register_profile(
     "titans",
     deadline=None,
@@ -27,22 +29,21 @@ SIZES = {
     "segment_length": 4,
     "num_persistent_tokens": 2,
     "num_memory_tokens": 2,
-    "memory_expansion": 2,
-    "memory_chunk_size": 3,
+    "memory": {"expansion": 2, "chunk_size": 3},
 }
 VARIANTS = ("lmm", "mac", "mag", "mal", "transformer", "swa", "rmt", "gated-deltanet")
 # Their states are of the same kinds as those above, and their layers are tested with every switch.
 BASELINES = ("retnet", "gla", "deltanet", "mamba", "mamba2")
 ALIKE = (*BASELINES, "ttt-linear", "gated-deltanet-h2", "mag-channelwise", "mal-bare")
-TOKEN = {"memory_rule": "token", "memory_depth": 1}
-BARE = {"num_persistent_tokens": 0, "memory_convolution": False, "memory_momentum": False, "memory_forgetting": False}
+TOKEN = {"memory": {"rule": "token", "depth": 1}}
+BARE = {"num_persistent_tokens": 0, "memory": {"use_short_conv": False, "momentum": False, "forgetting": False}}
 MODELS = {  # layers alone are tested with every switch; here, with each variant, those that change its state
     **{variant: {"variant": variant} for variant in (*VARIANTS, *BASELINES, "ttt-linear")},
     "gated-deltanet-h2": {"variant": "gated-deltanet-h2", "num_hidden_layers": 3},
     "lmm-token": {"variant": "lmm", **TOKEN},
     "mac-retrieved": {"variant": "mac", "num_retrieved_tokens": 3},
-    "mac-chunk-gates": {"variant": "mac", "memory_gates": "chunk"},
-    "mag-channelwise": {"variant": "mag", "memory_channelwise_forgetting": True, "memory_depth": 1, "memory_heads": 1},
+    "mac-chunk-gates": {"variant": "mac", "memory": {"gates": "chunk"}},
+    "mag-channelwise": {"variant": "mag", "memory": {"channelwise_forgetting": True, "depth": 1, "num_heads": 1}},
     "mal-bare": {"variant": "mal", **BARE, "tie_word_embeddings": False},
 }
 
@@ -67,7 +68,7 @@ def byte_sizes():
         "num_attention_heads": 2,
         "segment_length": 8,
         "sliding_window": 8,
-        "memory_chunk_size": 4,
+        "memory": {"chunk_size": 4},
         "num_persistent_tokens": 2,
     }
 
@@ -149,7 +150,7 @@ def make_model(scrambled):
 
     def make_model(variant, dtype=torch.float64, fresh=False, **fields):
         torch.manual_seed(0)
-        model = TitansForCausalLM(TitansConfig(variant=variant, **{**SIZES, **fields}))
+        model = TitansForCausalLM(TitansConfig(**merge_fields({**SIZES, "variant": variant}, fields)))
         if fresh:
             return model.to(dtype).eval()
         model = scrambled(model, dtype=dtype)

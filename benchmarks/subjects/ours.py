@@ -77,7 +77,7 @@ def train(tokens: int, segment: int, vocabulary: int = 256, dim: int = 256, laye
     model = TitansForCausalLM(
         TitansConfig(
             variant="mac", vocab_size=vocabulary, hidden_size=dim, num_hidden_layers=layers, num_attention_heads=4,
-            segment_length=segment, memory_chunk_size=segment, memory_expansion=2, num_persistent_tokens=4,
+            segment_length=segment, memory={"chunk_size": segment, "expansion": 2}, num_persistent_tokens=4,
         )
     ).train()  # fmt: skip
     ids = torch.randint(vocabulary, (1, tokens))
@@ -89,7 +89,7 @@ def generate(variant: str, context: int, count: int = 16) -> Built:
     model = TitansForCausalLM(
         TitansConfig(
             variant=variant, vocab_size=256, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
-            segment_length=64, sliding_window=64, num_persistent_tokens=4, memory_expansion=2,
+            segment_length=64, sliding_window=64, num_persistent_tokens=4, memory={"expansion": 2},
         )
     ).eval()  # fmt: skip
     ids, cache = torch.randint(256, (1, context)), None

@@ -104,7 +104,7 @@ def regime_change() -> dict[str, Any]:
     model = TitansForForecasting(
         TitansForecastingConfig(
             variant="lmm", context_length=LENGTH, horizon=LENGTH, patch_length=12, patch_stride=12, hidden_size=64,
-            num_hidden_layers=2, memory_chunk_size=2, normalize=False,
+            num_hidden_layers=2, memory={"chunk_size": 2}, normalize=False,
         )
     )  # fmt: skip
     training = Patterns(32 * 300, 0)
@@ -135,7 +135,7 @@ def real(path: Path, windows: int = 8, length: int = 96, horizon: int = 96) -> d
     found: dict[str, Any] = {"windows": windows}
     for name, count in (("stream", windows), ("single", 1)):
         torch.manual_seed(0)
-        model = TitansForForecasting(default_config(length, horizon, values.shape[1], memory_chunk_size=6))
+        model = TitansForForecasting(default_config(length, horizon, values.shape[1], memory={"chunk_size": 6}))
         train, validation = (
             PanelStreams([values[rows.start : rows.stop]], length, horizon, count)
             for rows in (split.train, range(split.validation.start, split.test.start + length))

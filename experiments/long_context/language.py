@@ -38,7 +38,7 @@ SIZES = parse_sizes([256, 512, 1024])
 BUDGET = Budget(steps=300, batch=8, curriculum=True)
 PIECES, PIECE_LENGTH = 4, 65_536
 CLOSED = ", gates closed"  # in the test, below `GATE_FLOOR`
-NAMES = [*MODELS, *(f"{name}{CLOSED}" for name, (fields, _) in MODELS.items() if "memory_rule" in fields)]
+NAMES = [*MODELS, *(f"{name}{CLOSED}" for name, (fields, _) in MODELS.items() if "rule" in fields.get("memory", {}))]
 FEWEST = 64  # bytes whose mean says something
 TASKS = {"wikitext": 15, "lambada_openai": 300}  # documents of each
 
@@ -50,7 +50,7 @@ def test(name: str, seed: int, text: Path, work: Path) -> dict[str, Any]:
     books = training_books(text / "books")
     model = trained(weights, tokenizer, lambda: TextPieces.read(documents(books)), SIZES, BUDGET, seed, folder)
     if name != weights:
-        model, folder = TitansForCausalLM.from_pretrained(folder, memory_gate_floor=GATE_FLOOR), folder / "closed"
+        model, folder = TitansForCausalLM.from_pretrained(folder, memory={"gate_floor": GATE_FLOOR}), folder / "closed"
         folder.mkdir(exist_ok=True)
     path = folder / "positions.json"
     if not path.exists():

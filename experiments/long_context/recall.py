@@ -31,6 +31,7 @@ from titans.evaluation.synthetic_training import Budget, generator_for, train_on
 from titans.evaluation.thresholds import find_thresholds
 from titans.io import atomic
 from titans.layers.neural_memory import NeuralMemory
+from titans.models.configuration import merge_fields
 
 VOCABULARY, FACTS = 64, 8
 TASK = make_task("needle", {"vocabulary": VOCABULARY})
@@ -110,8 +111,8 @@ SETTINGS = {
 
 def load(variant: Setting, seed: int, work: Path) -> Any:
     """Return the trained model, after training it where its weights do not lie in `work` yet."""
-    fields = matched({**BASE, **variant.fields}, VOCABULARY, PARAMETERS)
-    model = make_model({**fields, "memory_gate_floor": variant.gate_floor}, VOCABULARY, seed)
+    fields = matched(merge_fields(BASE, variant.fields), VOCABULARY, PARAMETERS)
+    model = make_model(merge_fields(fields, {"memory": {"gate_floor": variant.gate_floor}}), VOCABULARY, seed)
     path = work / f"{variant.fields['variant']}-{variant.training()}-{seed}.safetensors"
     if path.exists():
         model.load_state_dict(safetensors.torch.load_file(path))

@@ -10,6 +10,7 @@ from typing import Any
 from titans.data.synthetic.task import Size, SyntheticTask
 from titans.evaluation.model_zoo import make_model, matched
 from titans.evaluation.synthetic_training import Budget, train_on
+from titans.models.configuration import merge_fields
 
 PARAMETERS = 140_000  # but for embeddings
 GATE_FLOOR = 0.15  # share of an open write gate below which it closes in the test
@@ -22,17 +23,17 @@ BASE: dict[str, Any] = {
     "sliding_window": 32,
     "segment_length": 32,
     "num_persistent_tokens": 4,
-    "memory_chunk_size": 16,
+    "memory": {"chunk_size": 16},
     "tie_word_embeddings": False,
 }
-MATRIX = {"memory_depth": 1, "memory_rule": "token"}
+MATRIX = {"memory": {"depth": 1, "rule": "token"}}
 MODELS: dict[str, tuple[dict[str, Any], float]] = {  # fields and learning rate, the better of two at MQAR
     "titans-mac": ({"variant": "mac", **MATRIX}, 4e-3),
     "titans-mal": ({"variant": "mal", **MATRIX}, 4e-3),
     "titans-lmm": ({"variant": "lmm", **MATRIX}, 8e-3),
     "deltanet": ({"variant": "deltanet"}, 8e-3),
     "gated-deltanet": ({"variant": "gated-deltanet"}, 8e-3),
-    "mamba2": ({"variant": "mamba2", "memory_heads": 4}, 8e-3),
+    "mamba2": ({"variant": "mamba2", "memory": {"num_heads": 4}}, 8e-3),
     "ttt-linear": ({"variant": "ttt-linear"}, 8e-3),
     "transformer": ({"variant": "transformer"}, 2e-3),
     "swa": ({"variant": "swa"}, 2e-3),
@@ -73,8 +74,10 @@ def trained(
     if folder.exists():
         return TitansForCausalLM.from_pretrained(folder).eval()
     fields, rate = MODELS[name]
-    floor = {"memory_gate_floor": GATE_FLOOR} if budget.write_cost and "memory_rule" in fields else {}
-    model = make_model(matched({**BASE, **fields, **floor}, len(tokenizer), PARAMETERS), len(tokenizer), seed)
+    floor = {"memory": {"gate_floor": GATE_FLOOR}} if budget.write_cost and "rule" in fields.get("memory", {}) else {}
+    model = make_model(
+        matched(merge_fields(merge_fields(BASE, fields), floor), len(tokenizer), PARAMETERS), len(tokenizer), seed
+    )
     shown: list[int] = []
 
     def show(share: float, loss: float) -> None:

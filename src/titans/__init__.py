@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from titans.errors import TitansError
     from titans.forecasting.forecaster import TitansForecaster
     from titans.forecasting.stream import ForecastStream
+    from titans.layers.memory_config import MemoryConfig
     from titans.layers.neural_memory import NeuralMemory
+    from titans.layers.registry import register_mixer
     from titans.models.configuration import TitansConfig
     from titans.models.forecasting import TitansForForecasting
     from titans.models.forecasting_configuration import TitansForecastingConfig
@@ -29,6 +31,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "ForecastStream",
+    "MemoryConfig",
     "MemoryState",
     "MemoryStore",
     "NeuralMemory",
@@ -47,12 +50,14 @@ __all__ = [
     "initial_state",
     "load_state",
     "presets",
+    "register_mixer",
     "save_state",
     "watch",
 ]
 
 _HOME = {
     "ForecastStream": "titans.forecasting.stream",
+    "MemoryConfig": "titans.layers.memory_config",
     "MemoryState": "titans.models.memory_state",
     "MemoryStore": "titans.persistence.store",
     "NeuralMemory": "titans.layers.neural_memory",
@@ -70,6 +75,7 @@ _HOME = {
     "initial_state": "titans.ops",
     "load_state": "titans.persistence.state_file",
     "presets": "titans.models.presets",
+    "register_mixer": "titans.layers.registry",
     "save_state": "titans.persistence.state_file",
     "watch": "titans.models.watching",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,8 @@ class WriteState(State):
         dropped: tokens left out as outliers, int64.
     """
 
+    may_be_infinite: ClassVar[tuple[str, ...]] = ("threshold", "largest_z")
+
     threshold: Tensor
     mean: Tensor
     deviation: Tensor
@@ -54,11 +58,7 @@ class WriteState(State):
     dropped: Tensor
 
     def check(self) -> None:
-        """Refuse numbers that no stream has, wherever they come from.
-
-        Raises:
-            ValueError: it names the first of them.
-        """
+        """Refuse numbers that no stream has; see `State.check`."""
         slack = torch.finfo(self.decay.dtype).eps  # smoothing and decay have each been rounded
         rules = {
             "threshold": (~self.threshold.isnan(), "a number"),

@@ -41,7 +41,7 @@ def refused(titans, *arguments):
         ("training.max_step=3", 'did you mean "training.max_steps"?'),
         ("model.vocab_size=100", "the tokenizer is larger than the model's vocabulary"),
         ("model.hidden_size=15", "hidden_size=15"),
-        ("model.memory_chunk_size=0", "memory_chunk_size"),
+        ("model.memory.chunk_size=0", "memory: chunk_size=0"),
         ("model.sliding_window=-1", "sliding_window"),
         ("data.train=missing.txt", '"missing.txt" does not exist'),
         ("tokenizer=nowhere/at/all", 'cannot load the tokenizer "nowhere/at/all"'),

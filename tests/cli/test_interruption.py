@@ -8,7 +8,7 @@ import pytest
 from titans.training.checkpoints import last_intact_checkpoint
 
 RECIPE = """
-model: {{variant: lmm, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, memory_chunk_size: 16}}
+model: {{variant: lmm, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, memory: {{chunk_size: 16}}}}
 data: {{train: {text}, sequence_length: 16}}
 training: {{output_dir: {out}, max_steps: 100000, per_device_train_batch_size: 2, save_steps: 2, report_to: none}}
 """

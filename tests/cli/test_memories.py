@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_left_and_said(titans, tiny_other, place):
 def tiny_other(tmp_path_factory, byte_sizes):
     """The folder of a model of another shape."""
     folder = tmp_path_factory.mktemp("other")
-    TitansForCausalLM(TitansConfig(variant="lmm", **{**byte_sizes, "memory_depth": 1})).save_pretrained(folder)
+    TitansForCausalLM(TitansConfig(variant="lmm", **{**byte_sizes, "memory": {"depth": 1}})).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
 

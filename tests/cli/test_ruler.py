@@ -24,7 +24,7 @@ def fast(tmp_path_factory, byte_sizes):
     """A model that reads hundreds of bytes in a moment."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("fast")
-    sizes = {**byte_sizes, "num_hidden_layers": 1, "memory_chunk_size": 64, "initializer_range": 0.5}
+    sizes = {**byte_sizes, "num_hidden_layers": 1, "memory": {"chunk_size": 64}, "initializer_range": 0.5}
     TitansForCausalLM(TitansConfig(variant="lmm", **sizes)).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder

@@ -12,7 +12,7 @@ from titans.evaluation.synthetic import train_and_score
 from titans.evaluation.synthetic_training import Budget
 
 SMALLEST = Path(__file__).parents[1] / "evaluation" / "compare-smallest.yaml"
-MODEL = ("--hidden-size", 16, "--layers", 1, "--set", "memory_chunk_size=4")
+MODEL = ("--hidden-size", 16, "--layers", 1, "--set", "memory.chunk_size=4")
 SHORT = ("--steps", 2, "--batch", 2, "--sequences", 4)
 
 
@@ -42,7 +42,7 @@ def test_recall(titans, logged, tmp_path):
     saved = json.loads((tmp_path / "o" / "synthetic.json").read_text())
     fields = {"variant": "lmm", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
     expected = train_and_score(
-        lambda seed: model_zoo.make_model({**fields, "memory_chunk_size": 4}, 16, seed),
+        lambda seed: model_zoo.make_model({**fields, "memory": {"chunk_size": 4}}, 16, seed),
         make_task("mqar", {"vocabulary": 16}),
         [Size(16, 2)],
         [Size(16, 2), Size(32, 4)],
@@ -124,8 +124,8 @@ def test_compare(titans, logged, tmp_path):
         (("state", "--learning-rate", "0"), "learning_rate is 0"),
         (("state", "--variant", "lmn"), "variant='lmn' is unknown"),
         (("state", "--heads", "3"), "hidden_size=64 is not a multiple"),
-        (("state", "--set", "memory_dpth=1"), 'did you mean "model.memory_depth"'),
-        (("state", "--set", "memory_depth"), "is no override"),
+        (("state", "--set", "memory.dpth=1"), 'did you mean "model.memory.depth"'),
+        (("state", "--set", "memory.depth"), "is no override"),
         (("state", "--variant", "lmm", "--preset", "lmm-tiny"), "either as --variant or as --preset"),
     ],
 )

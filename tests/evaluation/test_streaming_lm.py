@@ -92,9 +92,9 @@ def test_digest_is_of_weights_configuration_and_tokenizer(make_model):
     model = make_model("lmm")
     digest = StreamingLM(model, BYTES).digest()
     assert StreamingLM(make_model("lmm"), BYTES).digest() == digest
-    model.config.memory_gate_floor = 0.1  # other answers with the same weights
+    model.config.memory = {"gate_floor": 0.1}  # other answers with the same weights
     assert StreamingLM(model, BYTES).digest() != digest
-    model.config.memory_gate_floor = 0.0
+    model.config.memory = {"gate_floor": 0.0}
     assert StreamingLM(model, BYTES).digest() == digest
     model.config._name_or_path = "elsewhere"
     assert StreamingLM(model, BYTES).digest() == digest

@@ -24,8 +24,8 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "s
 LLAMA = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
 MODELS = {
-    "lmm": {"variant": "lmm", "memory_chunk_size": 4, **SIZES},
-    "mac": {"variant": "mac", "memory_chunk_size": 4, **SIZES},
+    "lmm": {"variant": "lmm", "memory": {"chunk_size": 4}, **SIZES},
+    "mac": {"variant": "mac", "memory": {"chunk_size": 4}, **SIZES},
     "gated-deltanet": {"variant": "gated-deltanet", **SIZES},
     "llama": {**LLAMA, **HEADS},
 }

@@ -24,7 +24,7 @@ SIZES = {
     "sliding_window": 4,
     "segment_length": 3,
     "num_persistent_tokens": 1,
-    "memory_chunk_size": 2,
+    "memory": {"chunk_size": 2},
 }
 LAYOUTS = {
     "one": {"num_channels": 1},

@@ -1,5 +1,7 @@
 """The token mixers under test, and the memory layer written out literally."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -83,7 +85,7 @@ def fresh_mixer(request):
     mixer = MIXERS[request.param]().eval()
     for layer in mixer.modules():
         if isinstance(layer, NeuralMemory):
-            layer.theta_max = 1 / 128  # as with the default chunk size
+            layer.config = dataclasses.replace(layer.config, theta_max=1 / 128)  # as with the default chunk size
     return mixer
 
 
@@ -122,14 +124,14 @@ class LiteralMemory:
         layer, heads = self.layer, self.layer.num_heads
         x = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1)
         logits = x @ layer.gates.weight.T + layer.gates.bias
-        if layer.shared_gates:
+        if layer.config.gates == "chunk":
             size = layer.options["chunk_size"]
             logits = torch.stack([logits[:, t // size * size] for t in range(x.shape[1])], 1)
         logits = list(logits.unbind(-1))
         step = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
         eta = 0 * step
         if layer.gate_sizes[1]:
-            largest = 1 - layer.theta_max * (
+            largest = 1 - layer.config.max_step * (
                 1 if layer.options["rule"] == "token" or layer.options["chunk_size"] == 1 else 2
             )
             eta = largest * torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
@@ -137,9 +139,9 @@ class LiteralMemory:
         if logits:
             alpha = torch.sigmoid(torch.stack(logits, -1) - 8).view(*x.shape[:2], heads, -1).transpose(1, 2)
             alpha = alpha.squeeze(-1)
-        closed = (step < layer.gate_floor) & (not layer.training)
+        closed = (step < layer.config.gate_floor) & (not layer.training)
         alpha = torch.where(closed if alpha.dim() == 3 else closed.unsqueeze(-1), 0.0, alpha)
-        return layer.theta_max * (1 - eta) * step.masked_fill(closed, 0.0), alpha, eta
+        return layer.config.max_step * (1 - eta) * step.masked_fill(closed, 0.0), alpha, eta
 
     def network_options(self):
         return {**self.layer.network_options, "norm_weight": self.layer.memory_norm}

@@ -141,7 +141,7 @@ def test_gates_that_change_cannot_amplify(data, rule, chunk_size):
     gates = torch.tensor(data.draw(st.lists(st.tuples(*[st.sampled_from((0.0, 0.5, 1.0))] * 2), min_size=count,
                                             max_size=count)), dtype=torch.float64)  # fmt: skip
     eta = layer.eta_max * gates[:, 0]
-    theta = layer.theta_max * (1 - eta) * gates[:, 1]
+    theta = layer.config.max_step * (1 - eta) * gates[:, 1]
     start = torch.eye(2, dtype=torch.float64).view(2, 2, 1, 1)  # heads: a distance of 1, a surprise of 1
     state = AssociativeMemoryState([start[0:1]], [start[1:2]], [start[0:1]], 0)
     one, zero = torch.ones(1, 2, count, 1, dtype=torch.float64), torch.zeros(1, 2, count, dtype=torch.float64)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from titans import NeuralMemory, TitansConfig
 from titans.layers import ttt
-from titans.models.mixers import MIXERS
+from titans.layers.registry import MIXERS
 
 DIM, HEADS, CHUNK, TOKENS = 16, 2, 5, 13
 
@@ -43,7 +43,7 @@ def written_out(layer, x):
     """One stream and one head at a time; one step of gradient descent for each token of a mini-batch."""
     q, k, v = F.silu(convolve(x @ layer.qkv_proj.linear.weight.T, layer.qkv_proj.conv_weight)).chunk(3, -1)
     gate_input = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1)
-    rates = layer.theta_max * (gate_input @ layer.gates.weight.T + layer.gates.bias).sigmoid()
+    rates = layer.config.max_step * (gate_input @ layer.gates.weight.T + layer.gates.bias).sigmoid()
     rows = []
     for b in range(len(x)):
         heads = []
@@ -68,9 +68,10 @@ def written_out(layer, x):
 def test_equals_gradient_descent_written_out(scrambled, close, name, shapes):
     """As built from a configuration whose own choices for the memory are all others."""
     config = TitansConfig(
-        variant="lmm", hidden_size=DIM, num_attention_heads=HEADS, memory_chunk_size=CHUNK, memory_depth=3,
-        memory_expansion=2, memory_activation="relu", memory_residual=False, memory_norm=False, memory_gates="chunk",
-        memory_channelwise_forgetting=True, memory_limit_steps=False, memory_theta_max=0.3,
+        hidden_size=DIM, num_attention_heads=HEADS, memory={
+            "chunk_size": CHUNK, "depth": 3, "expansion": 2, "activation": "relu", "residual": False, "norm": False,
+            "gates": "chunk", "channelwise_forgetting": True, "limit_steps": False, "theta_max": 0.3,
+        },
     )  # fmt: skip
     layer = scrambled(MIXERS[name](config))
     assert [tuple(w.shape) for w in layer.initial_weights] == shapes

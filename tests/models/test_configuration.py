@@ -7,30 +7,40 @@ from titans import TitansConfig
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"variant": "rnn"}, "variant='rnn'"),
-    ({"memory_rule": "online"}, "memory_rule='online'"),
-    ({"memory_activation": "tanh"}, "memory_activation='tanh'"),
-    ({"memory_gates": "layer"}, "memory_gates='layer'"),
+    ({"memory": {"rule": "online"}}, "memory: rule='online'"),
+    ({"memory": {"activation": "tanh"}}, "memory: activation='tanh'"),
+    ({"memory": {"gates": "layer"}}, "memory: gates='layer'"),
     ({"hidden_size": 30}, "hidden_size=30 is not a multiple of num_attention_heads=4"),
-    ({"hidden_size": 30, "num_attention_heads": 3, "memory_heads": 4}, "hidden_size=30 is not a multiple of memory_h"),
-    ({"memory_rule": "token"}, "memory_rule='token' needs memory_depth=1"),
-    ({"memory_rule": "token", "memory_depth": 1, "memory_norm": True}, "memory_rule='token' needs memory_depth=1"),
-    ({"memory_rule": "token", "memory_depth": 1, "memory_gates": "chunk"}, "memory_gates='chunk' needs memory_rule"),
-    ({"memory_theta_max": 0.0}, "memory_theta_max=0.0"),
+    ({"hidden_size": 30, "num_attention_heads": 3, "memory": {"num_heads": 4}}, "30 is not a multiple of memory.num_h"),
+    ({"memory": {"rule": "token"}}, "rule='token' needs depth=1"),
+    ({"memory": {"rule": "token", "depth": 1, "norm": True}}, "rule='token' needs depth=1"),
+    ({"memory": {"rule": "token", "depth": 1, "gates": "chunk"}}, "gates='chunk' needs rule"),
+    ({"memory": {"theta_max": 0.0}}, "memory: theta_max=0.0"),
     ({"rms_norm_eps": "x"}, "rms_norm_eps='x' must be a positive number"),
     ({"rope_theta": -1.0}, "rope_theta=-1.0"),
     ({"initializer_range": float("inf")}, "initializer_range=inf"),
-    ({"memory_theta_max": float("nan")}, "memory_theta_max=nan"),
-    ({"memory_gate_floor": 1}, "memory_gate_floor=1 must be at least 0 and less than 1"),
-    ({"memory_gate_floor": float("nan")}, "memory_gate_floor=nan"),
-    ({"memory_gate_floor": "x"}, "memory_gate_floor='x'"),
-    ({"memory_theta_max": 0.5}, "memory_theta_max=0.5 leaves no room for momentum"),
+    ({"memory": {"theta_max": float("nan")}}, "memory: theta_max=nan"),
+    ({"memory": {"gate_floor": 1}}, "memory: gate_floor=1 must be a share of an open gate: at least 0 and less than 1"),
+    ({"memory": {"gate_floor": float("nan")}}, "memory: gate_floor=nan"),
+    ({"memory": {"gate_floor": "x"}}, "memory: gate_floor='x'"),
+    ({"memory": {"theta_max": 0.5}}, "memory: theta_max=0.5 leaves no room for momentum"),
     ({"num_persistent_tokens": -1}, "num_persistent_tokens=-1"),
     ({"hidden_size": 64.0}, "hidden_size=64.0"),
     ({"hidden_size": True}, "hidden_size=True"),
     *[({name: value}, f"{name}={value}") for value in (0, -2) for name in (
         "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "sliding_window",
-        "segment_length", "num_retrieved_tokens", "memory_heads", "memory_depth", "memory_expansion",
-        "memory_chunk_size")],
+        "segment_length", "num_retrieved_tokens")],
+    *[({"memory": {name: value}}, f"memory: {name}={value}") for value in (0, -2, True, 1.0) for name in (
+        "num_heads", "depth", "expansion", "chunk_size")],
+    ({"memory": {"momentum": 1}}, "momentum=1 must be True or False"),
+    ({"memory": {"dpth": 1}}, "a memory has no option dpth: did you mean depth"),
+    ({"memory": 3}, "memory=3 must be a MemoryConfig or a mapping"),
+    ({"memory_depth": 1}, "memory_depth is no field: the memory's options stand together"),
+    ({"layers": ["rnn"]}, "layers holds 'rnn', which is no mixer"),
+    ({"layers": []}, "must be a list of mixers' names"),
+    ({"layers": "memory"}, "must be a list of mixers' names"),
+    ({"layers": ["memory"], "variant": "mal"}, "give one of the two"),
+    ({"layers": ["memory", "attention"], "num_hidden_layers": 1}, "no room for the 2 kinds of block"),
 ])  # fmt: skip
 def test_fields_that_cannot_work(fields, message):
     with pytest.raises(ValueError, match=message):
@@ -39,6 +49,6 @@ def test_fields_that_cannot_work(fields, message):
 
 def test_only_the_first_five_fields_need_a_choice():
     config = TitansConfig(variant="mag", vocab_size=100, hidden_size=24, num_hidden_layers=1, num_attention_heads=3)
-    assert config.memory_heads == 3
+    assert config.memory.num_heads == 3
     assert config.intermediate_size == 64
     assert config.model_type == "titans"

@@ -27,7 +27,7 @@ SIZES = {
     "sliding_window": 5,
     "segment_length": 3,
     "num_persistent_tokens": 2,
-    "memory_chunk_size": 3,
+    "memory": {"chunk_size": 3},
 }
 LAYOUTS = {
     "independent": {},

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from titans.layers import MemoryConfig
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
 
@@ -39,15 +40,17 @@ def test_fields_that_cannot_work(fields, message):
 def test_defaults():
     config = TitansForecastingConfig()
     assert config.model_type == "titans_forecasting"
-    found = {name: getattr(config, name) for name in TitansForecastingConfig.__annotations__}
+    names = TitansForecastingConfig.__annotations__.keys() - {"default_variant"}
+    found = {name: getattr(config, name) for name in names}
     assert found == {
-        "variant": "lmm", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "num_persistent_tokens": 4, "memory_chunk_size": 16, "memory_expansion": 2, "context_length": 96,
-        "horizon": 96, "num_channels": 1, "tokens": "patch", "channel_mixing": False, "patch_length": 16,
-        "patch_stride": 8, "normalize": True, "loss": "mse", "quantiles": None, "num_future_covariates": 0,
+        "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_persistent_tokens": 4, "memory": MemoryConfig(num_heads=2, chunk_size=16, expansion=2),
+        "context_length": 96, "horizon": 96, "num_channels": 1, "tokens": "patch", "channel_mixing": False,
+        "patch_length": 16, "patch_stride": 8, "normalize": True, "loss": "mse", "quantiles": None,
+        "num_future_covariates": 0,
         "num_static_covariates": 0, "dropout": 0.0,
     }  # fmt: skip
-    assert (config.memory_heads, config.intermediate_size) == (2, 96)
+    assert (config.variant, config.intermediate_size) == ("lmm", 96)
     assert TitansForecastingConfig(tokens="variate").channel_mixing is True
     assert TitansForecastingConfig(tokens="patch", channel_mixing=True).channel_mixing is True
 

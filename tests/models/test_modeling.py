@@ -68,7 +68,7 @@ def test_any_split_equals_one_call(model, stream, close, lengths):
 
 @pytest.mark.parametrize("lengths", [[7, 1, 12], [1] * 20])
 def test_any_split_equals_one_call_in_float32(make_model, variant, stream, close, lengths):
-    model = make_model(variant, torch.float32, fresh=True, initializer_range=0.2, memory_chunk_size=16)
+    model = make_model(variant, torch.float32, fresh=True, initializer_range=0.2, memory={"chunk_size": 16})
     ids = text(2, sum(lengths))
     found = stream(lambda start, stop, state: read(model, ids[:, start:stop], state), lengths)
     close(found, read(model, ids), 1e-4)
@@ -323,7 +323,7 @@ def test_gradients_cross_calls_until_the_state_is_detached(make_model, variant, 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # slower norms, same numbers
 @pytest.mark.parametrize("autocast", [True, False])
 def test_half_precision_keeps_the_inner_state_in_float32(make_model, variant, close, autocast):
-    model = make_model(variant, torch.float32, fresh=True, initializer_range=0.1, memory_chunk_size=8)
+    model = make_model(variant, torch.float32, fresh=True, initializer_range=0.1, memory={"chunk_size": 8})
     ids = text(2, 12)
     expected = read(model, ids)[0]
     half = model if autocast else copy.deepcopy(model).bfloat16()
@@ -473,10 +473,10 @@ def test_state_of_another_configuration(make_model, variant):
                 read(model, ids, state)
     changes = [{"num_hidden_layers": 1}, {"hidden_size": 16}]
     if variant in ("lmm", "mac", "mag", "mal"):
-        changes += [{"memory_depth": 1}, {"memory_expansion": 4}, {"memory_heads": 1}, {"memory_convolution": False},
-                    {"memory_gates": "chunk"}]  # fmt: skip
+        options = ({"depth": 1}, {"expansion": 4}, {"num_heads": 1}, {"use_short_conv": False}, {"gates": "chunk"})
+        changes += [{"memory": option} for option in options]
     if variant in ("deltanet", "gated-deltanet"):
-        changes += [{"memory_heads": 1}, {"memory_convolution": False}]
+        changes += [{"memory": {"num_heads": 1}}, {"memory": {"use_short_conv": False}}]
     if variant in ("mag", "mal", "swa"):
         changes += [{"sliding_window": 6}]
     if variant == "rmt":

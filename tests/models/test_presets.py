@@ -50,7 +50,7 @@ def test_shapes_are_the_papers(scale):
         assert config.variant == variant
         assert (config.num_hidden_layers, config.hidden_size) == PAPER[scale]
         assert (config.vocab_size, config.sliding_window, config.segment_length) == (32_000, 2048, 512)
-        assert config.memory_chunk_size == (
+        assert config.memory.chunk_size == (
             16 if variant in ("lmm", "mac", "mag", "mal", "ttt-linear", "ttt-mlp") else 64
         )
 
@@ -60,8 +60,11 @@ def test_a_preset_reads_and_can_be_changed():
     model = titans.from_preset("deltanet-tiny")
     assert isinstance(model, TitansForCausalLM)
     assert model(ids, labels=ids).loss.isfinite()
-    plain, large = preset_config("titans-lmm-tiny"), preset_config("titans-lmm-tiny", vocab_size=8192, memory_depth=1)
-    assert (large.vocab_size, large.memory_depth) == (8192, 1)
+    plain, large = (
+        preset_config("titans-lmm-tiny"),
+        preset_config("titans-lmm-tiny", vocab_size=8192, memory={"depth": 1}),
+    )
+    assert (large.vocab_size, large.memory.depth, large.memory.chunk_size) == (8192, 1, 16)
     assert large.intermediate_size == plain.intermediate_size
 
 
@@ -108,7 +111,7 @@ def test_memory_costs(make_model):
     """12 for each of its weights; MAC reads the context, and attends to as many retrieved tokens as to its own."""
     per_block = {}
     for variant in ("none", "swa", "lmm", "mac", "mag", "mal", "ttt-linear"):
-        config = make_model(variant, memory_convolution=False).config
+        config = make_model(variant, memory={"use_short_conv": False}).config
         per_block[variant] = (flops_per_token(config, 10_000) - flops_per_token(make_model("none").config, 1)) / 2
     layer = 12 * 2 * (2 * 4 * 8) + 2 * (5 * 8 * 8 + 8 * 6)  # two heads' networks; q, k, v, gate, output; the gates
     assert per_block["lmm"] == layer

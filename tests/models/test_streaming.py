@@ -23,7 +23,7 @@ def small(make_model, variant):
     if variant == "transformer":
         pytest.skip("its state grows")
     return make_model(variant, torch.float32, fresh=True, hidden_size=16, num_hidden_layers=1,
-                      sliding_window=128, segment_length=128, memory_chunk_size=64)  # fmt: skip
+                      sliding_window=128, segment_length=128, memory={"chunk_size": 64})  # fmt: skip
 
 
 def test_state_size_is_the_same_after_1_000_and_20_000_tokens(small):
@@ -46,7 +46,7 @@ def peak_bytes():
 
 @pytest.mark.slow
 def test_a_million_tokens_stream_through_a_small_mac_in_constant_memory(make_model):
-    model = make_model("mac", torch.float32, fresh=True, hidden_size=32, segment_length=128, memory_chunk_size=64)
+    model = make_model("mac", torch.float32, fresh=True, hidden_size=32, segment_length=128, memory={"chunk_size": 64})
     state = read(model, 40_000, 8_000)
     size, before = state.nbytes, peak_bytes()
     state = read(model, 1_000_000, 8_000)

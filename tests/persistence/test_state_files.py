@@ -147,12 +147,12 @@ def test_a_field_more_changes_nothing_while_it_has_its_default(tiny, read, same)
         parse(dump(read(later, 7)[1], later), tiny)
 
 
-@pytest.mark.parametrize("fields", [{}, {"memory_chunk_size": 4}])
+@pytest.mark.parametrize("fields", [{}, {"memory": {"chunk_size": 4}}])
 def test_a_state_of_another_model_is_refused_unless_forced(tiny, other, make_model, read, same, tmp_path, fields):
     model = make_model("mac", torch.float32, **fields) if fields else other
     _, state = read(tiny, 7)
     save_state(state, tmp_path / "state")
-    reason = "another configuration .memory_chunk_size." if fields else "other weights"
+    reason = "another configuration .memory.chunk_size." if fields else "other weights"
     with pytest.raises(FingerprintError, match=reason) as caught:
         load_state(tmp_path / "state", model)
     assert fingerprint(tiny) in str(caught.value)

@@ -17,7 +17,7 @@ CONTENT = {
         "num_attention_heads": 2,
         "segment_length": 16,
         "sliding_window": 16,
-        "memory_chunk_size": 16,
+        "memory": {"chunk_size": 16},
         "num_persistent_tokens": 2,
     },
     "data": {"sequence_length": 12},

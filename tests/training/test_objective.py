@@ -25,7 +25,7 @@ def make(variant="lmm"):
             num_hidden_layers=2,
             num_attention_heads=2,
             segment_length=8,
-            memory_chunk_size=4,
+            memory={"chunk_size": 4},
             num_persistent_tokens=2,
         )
     )

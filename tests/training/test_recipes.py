@@ -25,7 +25,7 @@ def test_size_is_that_of_the_name(name):
         model = TitansForCausalLM(config)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(int(name[:-1]) * 1e6, rel=0.05)
     assert (config.num_hidden_layers, config.hidden_size) == PAPER[name]
-    assert (config.memory_chunk_size, config.segment_length, config.sliding_window) == (16, 512, 2048)
+    assert (config.memory.chunk_size, config.segment_length, config.sliding_window) == (16, 512, 2048)
     assert (config.num_persistent_tokens, config.vocab_size) == (128, 32_000)
 
 

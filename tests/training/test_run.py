@@ -206,7 +206,7 @@ def test_a_recipe_can_ask_for_a_price_pieces_and_closed_gates(finished, make_rec
             "plain": {},
             "priced": {"training__write_cost": 2.0},
             "pieces": {"training__piece_length": 5},
-            "closed": {"model__memory_gate_floor": 0.9},
+            "closed": {"model__memory": {"chunk_size": 16, "gate_floor": 0.9}},
         }.items()
     )
     assert [priced.losses[step] == plain.losses[step] for step in (1, 2, 3, 4)] == [True] * 4

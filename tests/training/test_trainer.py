@@ -28,7 +28,7 @@ def make_model(variant="mac", **fields):
         num_attention_heads=2,
         segment_length=8,
         sliding_window=8,
-        memory_chunk_size=4,
+        memory={"chunk_size": 4},
         num_persistent_tokens=2,
         **fields,
     )

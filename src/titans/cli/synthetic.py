@@ -25,7 +25,7 @@ Heads = Annotated[int | None, typer.Option(min=1, help="Heads. Default 2, or the
 Fields = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Other fields of TitansConfig, as memory_depth=1; may be repeated."
+        "--set", metavar="KEY=VALUE", help="Other fields of TitansConfig, as memory.depth=1; may be repeated."
     ),
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Optimizer steps.")]

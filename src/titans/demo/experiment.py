@@ -29,10 +29,12 @@ FIELDS: dict[str, Any] = {
     "segment_length": WINDOW,
     "sliding_window": WINDOW,
     "num_persistent_tokens": 4,
-    "memory_depth": 1,
-    "memory_rule": "token",
-    "memory_chunk_size": WINDOW,
-    "memory_gate_floor": 0.15,  # else every byte of a text longer than those of the training is written a little
+    "memory": {
+        "depth": 1,
+        "rule": "token",
+        "chunk_size": WINDOW,
+        "gate_floor": 0.15,
+    },  # else every byte of a text longer than those of the training is written a little
     "rope_theta": 100.0,
     "tie_word_embeddings": False,  # with tied ones attention takes several times as long to learn recall
     "bos_token_id": 256,

@@ -47,7 +47,7 @@ class Titans(BaseModel):  # type: ignore[misc]
         dropout: of the tokens and before the head. Default 0.
         patch_len: steps of a patch; cut to `input_size`. Default 16.
         stride: steps from patch to patch, at most `patch_len`; cut where that is. Default 8, or `patch_len` if shorter.
-        config: other fields of `StackConfig`, such as `{"memory_depth": 1}`.
+        config: other fields of `StackConfig`, such as `{"memory": {"depth": 1}}`.
         loss: point, quantile or distribution loss of `neuralforecast.losses.pytorch`. Default `MAE()`.
         valid_loss: as `loss`, for validation. Default: `loss`.
         scaler_type: temporal scaler of each window. Default: "standard" for losses that take more than values on their

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from titans.errors import TitansError
 from titans.io import atomic
-from titans.models.configuration import VARIANTS
 from titans.models.forecasting import ForecastOutput, TitansForForecasting
 from titans.models.memory_state import MemoryState
 from titans.persistence.fingerprint import fingerprint
@@ -85,7 +84,7 @@ class ForecastStream:
         width = channels + config.num_future_covariates
         points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device, dtype=dtype)
         state = None
-        if memory and any(VARIANTS[config.variant]):
+        if memory and any(config.blocks):
             with torch.no_grad():
                 state = model.initial_state(series * (1 if config.channel_mixing else channels))
         self.held = Held(points, torch.zeros(series, dtype=torch.long, device=model.device), state)

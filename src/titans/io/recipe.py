@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import types
@@ -74,6 +75,10 @@ def check_values(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: s
             raise TitansError(
                 f"{prefix}{key} is {_short(repr(value))} ({type(value).__name__}), expected {_spell(hint)}"
             )
+        if dataclasses.is_dataclass(hint):  # a section of its own
+            options = typing.get_type_hints(hint)
+            check_keys(value, options, f"{prefix}{key}.")
+            check_values(value, options, f"{prefix}{key}.")
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -81,7 +86,7 @@ def _fits(value: object, hint: Any) -> bool:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
     hint = typing.get_origin(hint) or hint
-    if hint is Mapping or hint is dict:
+    if hint is Mapping or hint is dict or dataclasses.is_dataclass(hint):
         return isinstance(value, Mapping)
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -99,6 +104,8 @@ def _short(text: str) -> str:
 def _spell(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(_spell(option) for option in typing.get_args(hint) if option is not types.NoneType)
+    if dataclasses.is_dataclass(hint):
+        return "a mapping of options"
     hint = typing.get_origin(hint) or hint
     return str(getattr(hint, "__name__", hint))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titans.layers.mixer import Mixer, last
+from titans.layers.registry import register_mixer
 from titans.ops.tracing import in_transform, require_static_length
 from titans.state import AttentionState
 
@@ -34,6 +35,8 @@ class Attention(nn.Module):
             `persistent_tokens` is negative.
     """
 
+    component: ClassVar[str] = "attention"
+
     def __init__(
         self, hidden_size: int, num_heads: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
     ) -> None:
@@ -54,6 +57,11 @@ class Attention(nn.Module):
         )
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, hidden_size)) if persistent_tokens else None
         self.reset_parameters()
+
+    @property
+    def persistent_tokens(self) -> int:
+        """How many persistent tokens there are."""
+        return 0 if self.persistent is None else len(self.persistent)
 
     def reset_parameters(self) -> None:
         """Initialise the persistent tokens."""
@@ -138,6 +146,8 @@ class SlidingWindowAttention(Mixer):
         ValueError: `window` is below 1, or as `Attention`.
     """
 
+    component: ClassVar[str] = "attention"
+
     def __init__(
         self, hidden_size: int, num_heads: int, window: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
     ) -> None:
@@ -146,6 +156,23 @@ class SlidingWindowAttention(Mixer):
             raise ValueError(f"window={window} must be at least 1")
         self.hidden_size, self.window = hidden_size, window
         self.attention = Attention(hidden_size, num_heads, persistent_tokens, rope_theta)
+        self.view = f"{window:,} tokens" + (f", and {persistent_tokens} persistent ones" if persistent_tokens else "")
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        options = {"persistent_tokens": config.num_persistent_tokens, "rope_theta": config.rope_theta, **options}
+        return cls(config.hidden_size, config.num_attention_heads, config.sliding_window, **options)
+
+    def flops(self, context: int) -> float:
+        """Count 4 D for each key in view; see `Mixer.flops`."""
+        inside = min(context, self.window)  # tokens that see all before them
+        in_view = (inside * (inside + 1) / 2 + (context - inside) * self.window) / context
+        return 4 * self.hidden_size * (in_view + self.attention.persistent_tokens)
+
+    def state_limits(self) -> dict[str, int]:
+        """Return the largest number of keys; see `Mixer.state_limits`."""
+        return {"filled": self.window}
 
     def empty_state(self, batch_size: int) -> AttentionState:
         """Return an empty window."""
@@ -189,6 +216,10 @@ class SlidingWindowAttention(Mixer):
         real = torch.ones(len(filled), blocks, len(here), dtype=torch.bool, device=here.device)
         real[:, 0] = first
         return (real.flatten(0, 1).unsqueeze(1) & near).unsqueeze(1)
+
+
+register_mixer("attention", SlidingWindowAttention)
+register_mixer("attention_alone", SlidingWindowAttention, persistent_tokens=0)
 
 
 def _kind(layer: nn.Module) -> dict[str, Any]:

@@ -29,6 +29,10 @@ class CausalConvolution(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(CONV_SIZE**-0.5), CONV_SIZE**-0.5)
 
+    def flops(self, context: int) -> float:
+        """Count 2 for each weight; see `titans.layers.mixer.Mixer.flops`."""
+        return 2 * self.weight.numel()
+
     def initial_conv_state(self) -> Tensor:
         """Return the inputs before the first token, `[1, 3, C]`."""
         return no_inputs(self.weight)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 from torch import Tensor, nn
 
 from titans.layers.linear_recurrence import LinearRecurrence, head_dim
 from titans.layers.mixer import precise
+from titans.layers.registry import register_mixer
 
 
 class DeltaNet(LinearRecurrence):
@@ -34,6 +37,8 @@ class DeltaNet(LinearRecurrence):
         ValueError: a value is out of range or two do not fit together.
     """
 
+    delta_rule: ClassVar[bool] = True
+
     def __init__(
         self,
         hidden_size: int,
@@ -57,6 +62,14 @@ class DeltaNet(LinearRecurrence):
         )
         self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
 
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        return super().from_config(config, **{"use_short_conv": config.memory.use_short_conv, **options})
+
     def gates(self, x: Tensor) -> tuple[None, Tensor]:
         """Return the step sizes `[B, T, H]`; see `LinearRecurrence.gates`."""
         return None, precise(self.b_proj(x)).sigmoid()
+
+
+register_mixer("delta_net", DeltaNet)

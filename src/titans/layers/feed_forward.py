@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,6 +15,8 @@ class SwiGLU(nn.Module):
         hidden_size: width of input and output.
         hidden: width between.
     """
+
+    component: ClassVar[str] = "feed-forward"
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()

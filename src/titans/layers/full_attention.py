@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 import torch
 from torch import Tensor
 
 from titans.layers.attention import Attention
 from titans.layers.mixer import Mixer, last
+from titans.layers.registry import register_mixer
 from titans.state import FullAttentionState
 
 
@@ -27,10 +30,22 @@ class FullAttention(Mixer):
         ValueError: as `Attention`.
     """
 
+    component: ClassVar[str] = "attention"
+    view = "everything that was read"
+
     def __init__(self, hidden_size: int, num_heads: int, rope_theta: float = 10_000.0) -> None:
         super().__init__()
         self.hidden_size = hidden_size
         self.attention = Attention(hidden_size, num_heads, 0, rope_theta)
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        return cls(config.hidden_size, config.num_attention_heads, config.rope_theta, **options)
+
+    def flops(self, context: int) -> float:
+        """Count 4 D for each key in view; see `Mixer.flops`."""
+        return 4 * self.hidden_size * (context + 1) / 2
 
     def empty_state(self, batch_size: int) -> FullAttentionState:
         """Return a state without entries."""
@@ -49,6 +64,9 @@ class FullAttention(Mixer):
         attn_mask = None if before == 0 else _attn_mask(state.filled, before, tokens)
         y = attention.attend(q, attention.split_heads(keys), attention.split_heads(values), attn_mask)
         return attention.o_proj(y), _after(state, keys, values, lengths)
+
+
+register_mixer("full_attention", FullAttention)
 
 
 def _attn_mask(filled: Tensor, before: int, tokens: int) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 from torch import Tensor, nn
 
 from titans.layers.linear_recurrence import LinearRecurrence, head_dim
 from titans.layers.mixer import precise
+from titans.layers.registry import register_mixer
 from titans.layers.time_step import TimeStep
 
 
@@ -35,6 +38,8 @@ class GatedDeltaNet(LinearRecurrence):
         ValueError: a value is out of range or two do not fit together.
     """
 
+    delta_rule: ClassVar[bool] = True
+
     def __init__(
         self,
         hidden_size: int,
@@ -59,7 +64,15 @@ class GatedDeltaNet(LinearRecurrence):
         self.b_proj = nn.Linear(hidden_size, num_heads, bias=False)
         self.time_step = TimeStep(hidden_size, num_heads)
 
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        return super().from_config(config, **{"use_short_conv": config.memory.use_short_conv, **options})
+
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the decays and the step sizes, `[B, T, H]` each; see `LinearRecurrence.gates`."""
         _, log_decay = self.time_step(x)
         return log_decay, precise(self.b_proj(x)).sigmoid()
+
+
+register_mixer("gated_delta_net", GatedDeltaNet)

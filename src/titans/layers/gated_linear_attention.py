@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titans.layers.linear_recurrence import LinearRecurrence, check_positive, head_dim
-from titans.layers.mixer import precise
+from titans.layers.linear_recurrence import LinearRecurrence, head_dim
+from titans.layers.mixer import check_positive, precise
+from titans.layers.registry import register_mixer
 
 TEMPERATURE = 16.0
 
@@ -64,3 +65,6 @@ class GatedLinearAttention(LinearRecurrence):
     def gates(self, x: Tensor) -> tuple[Tensor, None]:
         """Return the decays of the key channels, `[B, T, H, d_k]`; see `LinearRecurrence.gates`."""
         return F.logsigmoid(precise(self.gk_proj(x))).unflatten(-1, (self.num_heads, -1)) / TEMPERATURE, None
+
+
+register_mixer("gated_linear_attention", GatedLinearAttention)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,8 @@ class MemoryGate(nn.Module):
     Args:
         hidden_size: width of both inputs.
     """
+
+    component: ClassVar[str] = "norms and gates"
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.layers.convolution import CausalConvolution
-from titans.layers.mixer import Mixer, bounded, valid
+from titans.layers.mixer import Mixer, bounded, check_positive, valid
 from titans.ops.gated_delta_rule import GatedDeltaRuleState, gated_delta_rule
 from titans.ops.gated_rms_norm import gated_rms_norm
 from titans.state import LinearRecurrenceState
@@ -76,6 +77,8 @@ class LinearRecurrence(Mixer):
         self.g_proj = nn.Linear(hidden_size, num_heads * head_v_dim, bias=False) if gate else None
         self.o_proj = nn.Linear(num_heads * head_v_dim, hidden_size, bias=False)
 
+    delta_rule: ClassVar[bool] = False
+
     @abstractmethod
     def gates(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Tell how the memory decays and is written; both at least in float32.
@@ -87,6 +90,11 @@ class LinearRecurrence(Mixer):
             `(log_decay, beta)` as of `titans.ops.gated_delta_rule`: `[B, T, H]` or, for a decay of each key channel,
             `[B, T, H, d_k]`; None for no decay, and for no delta rule.
         """
+
+    def flops(self, context: int) -> float:
+        """Count 4 for each number of the memory, to write and to read it, and 2 more for the delta rule."""
+        matrix = self.widths[1] * self.widths[2] // self.num_heads
+        return (6 if self.delta_rule else 4) * matrix
 
     def empty_state(self, batch_size: int) -> LinearRecurrenceState:
         """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
@@ -160,14 +168,3 @@ def head_dim(hidden_size: int, num_heads: int) -> int:
     if hidden_size % num_heads:
         raise ValueError(f"hidden_size={hidden_size} is not a multiple of num_heads={num_heads}")
     return hidden_size // num_heads
-
-
-def check_positive(**values: int) -> None:
-    """Refuse sizes below 1.
-
-    Raises:
-        ValueError: it names the first of them.
-    """
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")

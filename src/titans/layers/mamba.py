@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.layers.convolution import CausalConvolution
-from titans.layers.linear_recurrence import check_positive
-from titans.layers.mixer import Mixer, bounded, valid
+from titans.layers.mixer import Mixer, bounded, check_positive, valid
+from titans.layers.registry import register_mixer
 from titans.layers.time_step import MAX_STEP, MIN_STEP
 from titans.ops.selective_scan import SelectiveScanState, selective_scan
 from titans.state import SelectiveStateSpaceState
@@ -76,6 +77,15 @@ class Mamba(Mixer):
         nn.init.zeros_(self.A_log)
         nn.init.ones_(self.D)
 
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model, with its own sizes as published; see `Mixer.from_config`."""
+        return cls(config.hidden_size, **options)
+
+    def flops(self, context: int) -> float:
+        """Count 6 for each number of the state, with its decay, and the product that makes dt; see `Mixer.flops`."""
+        return 6 * self.A_log.numel() + 2 * self.dt_weight.numel()
+
     def empty_state(self, batch_size: int) -> SelectiveStateSpaceState:
         """Return the state before any token: zeros; see `Mixer.empty_state`."""
         dtype = torch.promote_types(self.A_log.dtype, torch.float32)
@@ -104,3 +114,6 @@ class Mamba(Mixer):
         """Return A, `[D, S]`."""
         first = torch.arange(1, self.A_log.shape[1] + 1, device=self.A_log.device, dtype=dtype)
         return first * self.A_log.to(dtype).exp()
+
+
+register_mixer("mamba", Mamba)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.layers.convolution import CausalConvolution
-from titans.layers.linear_recurrence import OUTPUT_EPS, check_positive, empty_memory
-from titans.layers.mixer import Mixer, bounded, valid
+from titans.layers.linear_recurrence import OUTPUT_EPS, empty_memory
+from titans.layers.mixer import Mixer, bounded, check_positive, valid
+from titans.layers.registry import register_mixer
 from titans.layers.time_step import TimeStep
 from titans.ops.gated_delta_rule import gated_delta_rule
 from titans.state import LinearRecurrenceState
@@ -69,6 +72,15 @@ class Mamba2(Mixer):
         """Initialise what has no standard initialisation: the skip connection."""
         nn.init.ones_(self.D)
 
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model, with states as large as RetNet's; see `Mixer.from_config`."""
+        return super().from_config(config, **{"state_size": config.hidden_size // config.memory.num_heads, **options})
+
+    def flops(self, context: int) -> float:
+        """Count 4 for each number of the memory, to write and to read it; see `Mixer.flops`."""
+        return 4 * self.widths[0] * self.widths[1]
+
     def empty_state(self, batch_size: int) -> LinearRecurrenceState:
         """Return the state before any token: an empty memory; see `Mixer.empty_state`."""
         shape = (self.num_heads, self.widths[1], self.widths[0] // self.num_heads)
@@ -93,3 +105,6 @@ class Mamba2(Mixer):
         y = (y + self.D.unsqueeze(-1) * u).flatten(2)
         out: Tensor = self.out_proj(self.norm(y * F.silu(z)))
         return out, LinearRecurrenceState(memory, conv_state)
+
+
+register_mixer("mamba2", Mamba2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer, bounded, valid
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.projection import ConvolvedProjection
+from titans.layers.registry import register_mixer
 from titans.ops.chunk_alignment import ChunkAlignment, chunk_alignment, renew
 from titans.ops.scan import group_size, scan
 from titans.state import MemoryAsContextState, NeuralMemoryState
@@ -86,12 +87,39 @@ class MemoryAsContext(Mixer):
         self.retrieval_norm = nn.RMSNorm(memory.hidden_size // memory.num_heads, eps=1e-6)
         self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.hidden_size)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
+        persistent = attention.persistent_tokens
+        self.view = f"its segment of {segment_length:,} tokens" + (
+            f", and {persistent} persistent ones" if persistent else ""
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise the learned queries."""
         if self.retrieval is not None:
             nn.init.normal_(self.retrieval)
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        sizes = config.hidden_size, config.num_attention_heads, config.num_persistent_tokens
+        memory = NeuralMemory.from_config(config, persistent_tokens=0)
+        options = {"retrieved_tokens": config.num_retrieved_tokens, **options}
+        return cls(Attention(*sizes, config.rope_theta), memory, config.segment_length, **options)
+
+    def flops(self, context: int) -> float:
+        """Count 4 D for each key in view, 2 P to read the context, and the keys and values of what it answers."""
+        in_view = retrieved = (self.segment_length + 1) / 2
+        asked = 1.0  # answers for each token
+        if self.retrieval is not None:
+            asked, retrieved = self.retrieved / self.segment_length, self.retrieved
+        keys_and_values = self.attention.k_proj.weight.numel() + self.attention.v_proj.weight.numel()
+        attended = 4 * self.hidden_size * (in_view + retrieved + self.attention.persistent_tokens)
+        return attended + asked * (2 * self.memory.size + 2 * keys_and_values)
+
+    def state_limits(self) -> dict[str, int]:
+        """Return the last place of a segment, and the memory's; see `Mixer.state_limits`."""
+        memory = {f"memory.{name}": n for name, n in self.memory.state_limits().items()}
+        return {"offset": self.segment_length - 1, **memory}
 
     def empty_state(self, batch_size: int) -> MemoryAsContextState:
         """Return the state before the first token."""
@@ -188,6 +216,9 @@ class MemoryAsContext(Mixer):
         return attention.without_rope(attention.split_heads(attention.k_proj(h))), attention.split_heads(
             attention.v_proj(h)
         )
+
+
+register_mixer("memory_as_context", MemoryAsContext)
 
 
 def _store(buffer: Tensor, new: Tensor, places: Tensor, mask: Tensor | None) -> Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from torch import Tensor
 
 from titans.layers.attention import SlidingWindowAttention
 from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
+from titans.layers.registry import register_mixer
 from titans.state import MemoryAsGateState
 
 
@@ -26,7 +29,19 @@ class MemoryAsGate(Mixer):
         super().__init__()
         self.hidden_size = memory.hidden_size
         self.attention_branch, self.memory = attention, memory
+        self.view = attention.view
         self.gate = MemoryGate(memory.hidden_size)
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        attention = SlidingWindowAttention.from_config(config)
+        return cls(attention, NeuralMemory.from_config(config, persistent_tokens=0), **options)
+
+    def state_limits(self) -> dict[str, int]:
+        """Return those of both branches; see `Mixer.state_limits`."""
+        branches = {"attention": self.attention_branch, "memory": self.memory}
+        return {f"{key}.{name}": n for key, branch in branches.items() for name, n in branch.state_limits().items()}
 
     def empty_state(self, batch_size: int) -> MemoryAsGateState:
         """Return the state before any token, persistent ones included."""
@@ -42,3 +57,6 @@ class MemoryAsGate(Mixer):
         y, attention = self.attention_branch.mix(x, state.attention, lengths)
         m, memory = self.memory.mix(x, state.memory, lengths)
         return self.gate(self.gate.attention_norm(y), m), MemoryAsGateState(attention, memory)
+
+
+register_mixer("memory_as_gate", MemoryAsGate)

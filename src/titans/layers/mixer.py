@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,35 @@ class Mixer(nn.Module):
     """
 
     hidden_size: int
+    component: ClassVar[str] = "memory"  # what `titans info` counts its parameters as
+    view: str | None = None  # what its attention sees, in words for `titans info`; None where there is none
+
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; by default from its width, memory heads and chunk size.
+
+        Args:
+            config: a `titans.models.configuration.StackConfig`.
+            **options: what is fixed whatever the configuration says, as registered with the mixer's name.
+        """
+        memory = config.memory
+        options = {"num_heads": memory.num_heads, "chunk_size": memory.chunk_size, **options}
+        return cls(hidden_size=config.hidden_size, **options)
+
+    def flops(self, context: int) -> float:
+        """Count what a token takes beside the products with linear layers and what the modules inside count.
+
+        Args:
+            context: tokens of a stream, over which the mean is taken.
+
+        Returns:
+            Floating-point operations of the forward pass, a multiplication and an addition being two.
+        """
+        return 0.0
+
+    def state_limits(self) -> dict[str, int]:
+        """Name the counters of the state that the options bound, as `memory.offset`, with their largest values."""
+        return {}
 
     def forward(self, x: Tensor, state: Any = None, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Mix the next tokens of a stream.
@@ -183,3 +212,14 @@ def last(x: Tensor, lengths: Tensor | None, count: int) -> Tensor:
         return x[:, x.shape[1] - count :]
     index = lengths.unsqueeze(1) + torch.arange(count, device=x.device)
     return x.gather(1, index.view(*index.shape, *(1,) * (x.dim() - 2)).expand(-1, -1, *x.shape[2:]))
+
+
+def check_positive(**values: int) -> None:
+    """Refuse sizes below 1.
+
+    Raises:
+        ValueError: it names the first of them.
+    """
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titans.layers.mixer import Mixer, bounded, last, precise, valid
+from titans.layers.memory_config import MemoryConfig
+from titans.layers.mixer import Mixer, bounded, check_positive, last, precise, valid
 from titans.layers.projection import ConvolvedProjection
+from titans.layers.registry import register_mixer
 from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
-from titans.ops.associative_memory import ACTIVATIONS, RULES, Network
+from titans.ops.associative_memory import Network
 from titans.ops.gated_rms_norm import gated_rms_norm
 from titans.ops.short_conv import clip_rms
 from titans.ops.tracing import disable_autocast
 from titans.state import NeuralMemoryState
 
-GATES = ("token", "chunk")
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
-INITIAL_SCALE, INITIAL_NORM = (
-    0.1,
-    0.3,
-)  # of a new memory's answers: what is written stands out (docs/lab-notes/design.md)
+INITIAL_SCALE, INITIAL_NORM = 0.1, 0.3  # of a new memory's answers: what is written stands out (docs/lab-notes)
 OUTPUT_EPS = 1e-6
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
 
@@ -44,25 +41,9 @@ class NeuralMemory(Mixer):
     Args:
         hidden_size: width D of the input and the output; a multiple of `num_heads`.
         num_heads: memory heads H, each an MLP of its own on `D / H` channels.
-        depth: layers L of the memory MLP. Default 2.
-        expansion: width of its hidden layers in units of `D / H`. Default 4.
-        chunk_size: tokens b whose gradients share one anchor. Default 64.
-        rule: "chunk" (mini-batch rule, any depth) or "token" (exact online rule, depth 1). Default "chunk".
-        activation: "gelu", "silu" or "relu". Default "gelu".
-        residual: add the query to what is read. Default: on under rule "chunk", off under "token".
-        norm: normalise the MLP's output. Default: on under rule "chunk"; not possible under "token".
-        momentum: keep past surprise (eta); off: eta = 0. Default True.
-        forgetting: let the memory decay (alpha); off: alpha = 0. Default True.
-        channelwise_forgetting: one forget gate per channel instead of per head. Default False.
-        use_short_conv: short convolutions on queries, keys and values. Default True.
-        gates: "token", or "chunk" for gates shared by a chunk, taken from its first token. Default "token".
+        config: options to start from. Default: those of `MemoryConfig`.
         persistent_tokens: learned tokens read once, before the first token of a stream. Default 0.
-        limit_steps: shorten the gradients of a deep or normed memory to the curvature they meet, without which
-            repeated data is lost again and again (docs/lab-notes/stability.md). Off: the plain gradient. Default True.
-        theta_max: bound of the step size; with momentum below 0.5 under rule "chunk" and below 1 under "token".
-            Default: `0.5 / chunk_size` under "chunk", 0.5 under "token": equal keys of one chunk correct an error once.
-        gate_floor: in evaluation, a token whose write gate (the sigmoid in theta) is open less than this share neither
-            writes nor forgets; in training gates only come near 0, so that they can open again. Default 0: none.
+        **options: of `titans.layers.memory_config.MemoryConfig`, by name: depth, expansion, chunk_size, rule and more.
 
     Raises:
         ValueError: a value is out of range or two do not fit together.
@@ -72,63 +53,39 @@ class NeuralMemory(Mixer):
         self,
         hidden_size: int,
         num_heads: int,
+        config: MemoryConfig | None = None,
         *,
-        depth: int = 2,
-        expansion: int = 4,
-        chunk_size: int = 64,
-        rule: str = "chunk",
-        activation: str = "gelu",
-        residual: bool | None = None,
-        norm: bool | None = None,
-        momentum: bool = True,
-        forgetting: bool = True,
-        channelwise_forgetting: bool = False,
-        use_short_conv: bool = True,
-        gates: str = "token",
         persistent_tokens: int = 0,
-        limit_steps: bool = True,
-        theta_max: float | None = None,
-        gate_floor: float = 0.0,
+        **options: Any,
     ) -> None:
         super().__init__()
-        norm = rule == "chunk" if norm is None else norm
-        _check_choices(
-            hidden_size,
-            num_heads,
-            depth,
-            expansion,
-            chunk_size,
-            rule,
-            activation,
-            norm,
-            momentum,
-            gates,
-            persistent_tokens,
-            theta_max,
-            gate_floor,
-        )
+        check_positive(hidden_size=hidden_size, num_heads=num_heads)
+        if hidden_size % num_heads:
+            raise ValueError(f"hidden_size={hidden_size} is not a multiple of num_heads={num_heads}")
+        if persistent_tokens < 0:
+            raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
+        config = (config or MemoryConfig()).updated({**options, "num_heads": num_heads})
         width = hidden_size // num_heads
-        self.hidden_size, self.num_heads = hidden_size, num_heads
-        self.theta_max = theta_max or (0.5 if rule == "token" else 0.5 / chunk_size)
+        self.hidden_size, self.num_heads, self.config = hidden_size, num_heads, config
         self.options: dict[str, Any] = {
-            "chunk_size": chunk_size,
-            "rule": rule,
-            "limit_steps": limit_steps and (depth > 1 or norm),  # in a plain matrix there is nothing to limit
+            "chunk_size": config.chunk_size,
+            "rule": config.rule,
+            "limit_steps": config.limit_steps and (config.depth > 1 or config.has_norm),  # a plain matrix has no limit
         }
-        self.network_options: dict[str, Any] = {
-            "activation": activation,
-            "residual": rule == "chunk" if residual is None else residual,
-        }
+        self.network_options: dict[str, Any] = {"activation": config.activation, "residual": config.has_residual}
         self.qkv_proj = ConvolvedProjection(
-            hidden_size, num_heads, ("l2norm", "l2norm", "clip_rms"), use_short_conv
+            hidden_size, num_heads, ("l2norm", "l2norm", "clip_rms"), config.use_short_conv
         )  # q, k, v
-        forget_gates = hidden_size if channelwise_forgetting else num_heads
-        self.gate_sizes = [num_heads, num_heads * momentum, forget_gates * forgetting]  # theta, eta, alpha
+        forget_gates = hidden_size if config.channelwise_forgetting else num_heads
+        self.gate_sizes = [
+            num_heads,
+            num_heads * config.momentum,
+            forget_gates * config.forgetting,
+        ]  # theta, eta, alpha
         self.gates = nn.Linear(hidden_size, sum(self.gate_sizes))
-        self.shared_gates, self.gate_floor = gates == "chunk", gate_floor
-        widths = [width] + [width * expansion] * (depth - 1) + [width]
+        widths = [width] + [width * config.expansion] * (config.depth - 1) + [width]
         self.initial_weights = nn.ParameterList(torch.empty(num_heads, i, o) for i, o in pairwise(widths))
-        self.memory_norm = nn.Parameter(torch.ones(num_heads, width)) if norm else None
+        self.memory_norm = nn.Parameter(torch.ones(num_heads, width)) if config.has_norm else None
         self.o_norm = nn.RMSNorm(width, eps=OUTPUT_EPS)
         self.g_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -136,10 +93,29 @@ class NeuralMemory(Mixer):
         self.observer: Observer | None = None  # told what became of the tokens; see `titans.watch`
         self.reset_parameters()
 
+    @classmethod
+    def from_config(cls, config: Any, **options: Any) -> Self:
+        """Build the layer of a model; see `Mixer.from_config`."""
+        options = {"persistent_tokens": config.num_persistent_tokens, **options}
+        return cls(config.hidden_size, config.memory.num_heads, config.memory, **options)
+
+    @property
+    def size(self) -> int:
+        """Weights P of the memories of all heads."""
+        return sum(w.numel() for w in self.initial_weights)
+
+    def flops(self, context: int) -> float:
+        """Count 12 P: 2 P each for the keys' way through the network and their errors' way back, updates and reads."""
+        return 12 * self.size
+
+    def state_limits(self) -> dict[str, int]:
+        """Return the last place of a chunk; see `Mixer.state_limits`."""
+        return {"memory.offset": self.config.chunk_size - 1}
+
     @property
     def eta_max(self) -> float:
         """Bound of the momentum: past surprise moves it no further than a step (docs/lab-notes/stability.md)."""
-        return 1 - self.theta_max / theta_bound(self.options["rule"], self.options["chunk_size"])
+        return 1 - self.config.max_step / self.config.theta_bound
 
     def reset_parameters(self) -> None:
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
@@ -156,7 +132,7 @@ class NeuralMemory(Mixer):
 
     def empty_state(self, batch_size: int) -> NeuralMemoryState:
         """Return the state before any token, persistent ones included; see `Mixer.empty_state`."""
-        gates = self.o_norm.weight.new_zeros(1, sum(self.gate_sizes)) if self.shared_gates else None
+        gates = self.o_norm.weight.new_zeros(1, sum(self.gate_sizes)) if self.config.gates == "chunk" else None
         if not isinstance(self.initial_weights, nn.ParameterList):
             raise ValueError(
                 f"initial_weights stand in a {type(self.initial_weights).__name__}: a memory starts from them without "
@@ -295,11 +271,11 @@ class NeuralMemory(Mixer):
         alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
         if alpha.shape[1] > self.num_heads:
             alpha = alpha.unflatten(1, (self.num_heads, -1)).mT
-        if self.gate_floor and not self.training:
-            is_open = opening >= self.gate_floor
+        if self.config.gate_floor and not self.training:
+            is_open = opening >= self.config.gate_floor
             opening = opening * is_open
             alpha = alpha * (is_open if alpha.dim() == 3 else is_open.unsqueeze(-1))
-        return self.theta_max * (1 - eta) * opening, alpha, eta, carried
+        return self.config.max_step * (1 - eta) * opening, alpha, eta, carried
 
     def _share(self, logits: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Give every token the gates of the first token of its chunk, which an earlier call may have read."""
@@ -319,57 +295,4 @@ class NeuralMemory(Mixer):
         return out
 
 
-def theta_bound(rule: str, chunk_size: int) -> float:
-    """Step size at which no momentum would be left: half as long where gradients are up to a chunk old."""
-    return 1.0 if rule == "token" or chunk_size == 1 else 0.5
-
-
-def _check_choices(
-    hidden_size: int,
-    num_heads: int,
-    depth: int,
-    expansion: int,
-    chunk_size: int,
-    rule: str,
-    activation: str,
-    norm: bool,
-    momentum: bool,
-    gates: str,
-    persistent_tokens: int,
-    theta_max: float | None,
-    gate_floor: float,
-) -> None:
-    positive = {
-        "hidden_size": hidden_size,
-        "num_heads": num_heads,
-        "depth": depth,
-        "expansion": expansion,
-        "chunk_size": chunk_size,
-    }
-    for name, value in positive.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-    if hidden_size % num_heads:
-        raise ValueError(f"hidden_size={hidden_size} is not a multiple of num_heads={num_heads}")
-    if persistent_tokens < 0:
-        raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
-    if theta_max is not None and not 0 < theta_max < math.inf:  # not, for NaN
-        raise ValueError(f"theta_max={theta_max} must be a positive number")
-    if not 0 <= gate_floor < 1:
-        raise ValueError(f"gate_floor={gate_floor} must be a share of an open gate: at least 0, less than 1")
-    for name, choice, allowed in (
-        ("rule", rule, RULES),
-        ("activation", activation, ACTIVATIONS),
-        ("gates", gates, GATES),
-    ):
-        if choice not in allowed:
-            raise ValueError(f"{name}={choice!r} is unknown: choose one of {', '.join(allowed)}")
-    if theta_max is not None and momentum and theta_max >= theta_bound(rule, chunk_size):
-        raise ValueError(
-            f"theta_max={theta_max} leaves no room for momentum: keep it below {theta_bound(rule, chunk_size)}, "
-            "or set momentum=False"
-        )
-    if rule == "token" and (depth > 1 or norm):
-        raise ValueError("rule='token' needs depth=1 and norm=False: it solves exactly for a matrix memory only")
-    if rule == "token" and gates == "chunk":
-        raise ValueError("gates='chunk' needs rule='chunk': under the token rule a chunk has no meaning")
+register_mixer("memory", NeuralMemory)

@@ -43,6 +43,10 @@ class ConvolvedProjection(nn.Module):
         if self.conv_weight is not None:
             nn.init.uniform_(self.conv_weight, -(CONV_SIZE**-0.5), CONV_SIZE**-0.5)
 
+    def flops(self, context: int) -> float:
+        """Count 2 for each weight of the convolution; see `titans.layers.mixer.Mixer.flops`."""
+        return 0 if self.conv_weight is None else 2 * self.conv_weight.numel()
+
     def initial_conv_state(self) -> Tensor | None:
         """Return the convolution's inputs before the first token, `[1, 3, parts D]`; None without convolution."""
         return None if self.conv_weight is None else no_inputs(self.conv_weight)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from titans.layers.linear_recurrence import LinearRecurrence, head_dim
+from titans.layers.registry import register_mixer
 
 
 class Retention(LinearRecurrence):
@@ -62,3 +63,6 @@ class Retention(LinearRecurrence):
     def read_out(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise each head to mean 0 as well, as a group norm does; see `LinearRecurrence.read_out`."""
         return super().read_out(y - y.mean(-1, keepdim=True), x)
+
+
+register_mixer("retention", Retention)

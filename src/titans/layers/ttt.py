@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
+from titans.layers.neural_memory import NeuralMemory
+from titans.layers.registry import register_mixer
+
 """TTT (Sun et al., 2024, *Learning to (Learn at Test Time)*, arXiv 2407.04620, sections 2.1 to 2.7), per head:
 
     f(x; W) = x + LN(x W)                             TTT-Linear
@@ -38,3 +41,6 @@ LINEAR = MappingProxyType[str, Any](
     }
 )
 MLP = MappingProxyType[str, Any]({**LINEAR, "depth": 2, "expansion": 4, "activation": "gelu"})
+
+register_mixer("ttt_linear", NeuralMemory, persistent_tokens=0, **LINEAR)
+register_mixer("ttt_mlp", NeuralMemory, persistent_tokens=0, **MLP)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from titans.layers.neural_memory import GATES, theta_bound
-from titans.ops.associative_memory import ACTIVATIONS, RULES
+from titans.layers.memory_config import MemoryConfig
+from titans.layers.registry import MIXERS
 
-# The mixers of each block, in order; a variant of several blocks repeats them in turn.
+# Names of lists of blocks, each with its mixers in order; several blocks take turns.
 VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lmm": (("memory",),),
     "mac": (("memory_as_context",),),
@@ -44,49 +46,55 @@ SIZES = (
     "num_persistent_tokens",
     "num_memory_tokens",
     "num_retrieved_tokens",
-    "memory_heads",
-    "memory_depth",
-    "memory_expansion",
-    "memory_chunk_size",
 )
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    memory: MemoryConfig = fields.pop("memory")
+    return fields | {f"memory.{name}": value for name, value in dataclasses.asdict(memory).items()}
+
+
+def merge_fields(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Change fields of a configuration, of `memory` only the options that the change names.
+
+    Args:
+        fields: of a `StackConfig`.
+        changes: likewise.
+
+    Returns:
+        The fields with these changes.
+    """
+    merged = {**fields, **changes}
+    old, new = fields.get("memory"), changes.get("memory")
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        merged["memory"] = {**old, **new}
+    return merged
 
 
 class StackConfig(PreTrainedConfig):
     """What every Titans model has: a stack of blocks, each of the variant's mixers and a feed-forward layer.
 
     Args:
-        variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer); a
-            twin without memory: "transformer" (full attention, whose state grows with the stream), "swa"
-            (sliding-window attention alone), "none" (feed-forward layers alone); or another baseline: "ttt-linear",
-            "ttt-mlp", "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2", "samba",
-            "gated-deltanet-h2", "rmt" (docs/guide/models.md). Default "mac".
+        variant: the name of a list of blocks: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate),
+            "mal" (memory as layer); a twin without memory: "transformer" (full attention, whose state grows with the
+            stream), "swa" (sliding-window attention alone), "none" (feed-forward layers alone); or another baseline:
+            "ttt-linear", "ttt-mlp", "retnet", "gla", "deltanet", "gated-deltanet", "mamba", "mamba2", "samba",
+            "gated-deltanet-h2", "rmt" (docs/guide/models.md). Default "mac", where no layers are given.
+        layers: the blocks themselves, in place of a variant: of each the name of its mixer, or a list of several that
+            follow each other. A list shorter than the model starts again from its beginning: `["gated_delta_net",
+            "gated_delta_net", "gated_delta_net", "attention"]` is a hybrid of 3 : 1. Names are those of
+            `titans.layers.registry.MIXERS`; `titans.register_mixer` adds to them.
         hidden_size: width D. Default 256.
         num_hidden_layers: blocks. Default 4.
         num_attention_heads: heads of the attention. Default 4.
         intermediate_size: hidden width of the feed-forward layers. Default: 8/3 of D, rounded up to a multiple of 16.
-        sliding_window: tokens in view of the attention in MAG, MAL, SWA, Samba and Gated DeltaNet-H2. Default 512.
+        sliding_window: tokens in view of the sliding-window attention. Default 512.
         segment_length: tokens per segment in MAC and RMT. Default 512.
         num_persistent_tokens: learned tokens always in view; 0 switches persistent memory off. Default 16.
         num_memory_tokens: what RMT carries from segment to segment. Default 16.
         num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
-        memory_heads: memory heads, of the baselines with heads too. Default: `num_attention_heads`.
-        memory_depth: layers of the memory MLP; 1 is a matrix. Default 2.
-        memory_expansion: hidden width of the memory MLP over its head width. Default 4.
-        memory_chunk_size: tokens per memory chunk; in the baselines it changes speed only. Default 64.
-        memory_rule: "chunk", or "token" (exact online rule; needs depth 1 and no norm). Default "chunk".
-        memory_activation: "gelu", "silu" or "relu". Default "gelu".
-        memory_residual: add the query to what is read. Default: on under rule "chunk", off under "token".
-        memory_norm: normalise what the memory MLP puts out. Default: on under rule "chunk", off under "token".
-        memory_momentum: keep past surprise. Default True.
-        memory_forgetting: let the memory decay. Default True.
-        memory_channelwise_forgetting: one forget gate per channel. Default False.
-        memory_convolution: short convolutions on queries, keys and values, of DeltaNet and Gated DeltaNet too.
-            Default True.
-        memory_gates: "token", or "chunk" for gates shared by a chunk. Default "token".
-        memory_limit_steps: shorten the memory's gradients to the curvature they meet. Default True.
-        memory_theta_max: bound of the memory's step size. Default: see `titans.NeuralMemory`.
-        memory_gate_floor: in evaluation, tokens whose write gate is open less than this share neither write nor
-            forget. Default 0.
+        memory: the options of the memory, a `MemoryConfig` or a mapping such as `{"depth": 1}`, which changes the
+            options it names.
         rms_norm_eps: of the block norms. Default 1e-6.
         rope_theta: base of the rotary frequencies. Default 10,000.
         initializer_range: standard deviation of initial projections and embeddings. Default 0.02.
@@ -96,10 +104,12 @@ class StackConfig(PreTrainedConfig):
         ValueError: a field is out of range or two do not fit together.
     """
 
+    default_variant: ClassVar[str] = "mac"
     auto_classes = dict[str, str]()  # noqa: RUF012  # what transformers' Auto classes find in a saved folder
     keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012  # `Trainer` adds to a list
 
-    variant: str = "mac"
+    variant: str | None = None
+    layers: list[str | list[str]] | None = None
     hidden_size: int = 256
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
@@ -109,22 +119,7 @@ class StackConfig(PreTrainedConfig):
     num_persistent_tokens: int = 16
     num_memory_tokens: int = 16
     num_retrieved_tokens: int | None = None
-    memory_heads: int | None = None
-    memory_depth: int = 2
-    memory_expansion: int = 4
-    memory_chunk_size: int = 64
-    memory_rule: str = "chunk"
-    memory_activation: str = "gelu"
-    memory_residual: bool | None = None
-    memory_norm: bool | None = None
-    memory_momentum: bool = True
-    memory_forgetting: bool = True
-    memory_channelwise_forgetting: bool = False
-    memory_convolution: bool = True
-    memory_gates: str = "token"
-    memory_limit_steps: bool = True
-    memory_theta_max: float | None = None
-    memory_gate_floor: float = 0.0
+    memory: MemoryConfig = MemoryConfig()  # frozen
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
     initializer_range: float = 0.02
@@ -138,19 +133,60 @@ class StackConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Fill in derived defaults and refuse what cannot work, before anything is built."""
+        if old := [name for name in kwargs if name.startswith("memory_")]:
+            raise ValueError(
+                f"{old[0]} is no field: the memory's options stand together, as in memory={{'depth': 1}}; "
+                "a model that was saved with the old fields must be trained again"
+            )
+        if self.variant is None and self.layers is None:
+            self.variant = self.default_variant
         self._check_choices()
         self._check_sizes()
         if self.intermediate_size is None:
             self.intermediate_size = -(-8 * self.hidden_size // 48) * 16
-        if self.memory_heads is None:
-            self.memory_heads = self.num_attention_heads
-        self._check_fit(self.memory_heads)
+        if self.memory.num_heads is None:
+            self.memory = dataclasses.replace(self.memory, num_heads=self.num_attention_heads)
+        self._check_fit()
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
-    def mixers(self, layer: int) -> tuple[str, ...]:
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field; a mapping for `memory` changes the options that it names."""
+        if name == "memory" and not isinstance(value, MemoryConfig):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"memory={value!r} must be a MemoryConfig or a mapping of its options")
+            try:
+                value = self.memory.updated(value)
+            except ValueError as error:
+                raise ValueError(f"memory: {error}") from error
+        super().__setattr__(name, value)  # type: ignore[no-untyped-call]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them, the memory's as a mapping."""
+        return {**super().to_dict(), "memory": dataclasses.asdict(self.memory)}
+
+    def flat_fields(self) -> dict[str, Any]:
+        """Return the fields that Titans adds to Hugging Face's, the memory's options by names as `memory.depth`."""
+        return _flat({name: getattr(self, name) for name in self.hints()})
+
+    @classmethod
+    def flat_defaults(cls) -> dict[str, Any]:
+        """Return the defaults of `flat_fields`."""
+        return _flat({name: getattr(cls, name) for name in cls.hints()})
+
+    @property
+    def blocks(self) -> list[list[str]]:
+        """The mixers of each of the blocks that take turns, in order."""
+        blocks: Sequence[str | Sequence[str]] = VARIANTS[self.variant or ""] if self.layers is None else self.layers
+        return [[block] if isinstance(block, str) else list(block) for block in blocks]
+
+    @property
+    def kind(self) -> str:
+        """The variant, or the mixers of the blocks, in words."""
+        return self.variant or ", ".join("+".join(block) for block in self.blocks)
+
+    def mixers(self, layer: int) -> list[str]:
         """Return the names of the mixers of a block, in order."""
-        blocks = VARIANTS[self.variant]
-        return blocks[layer % len(blocks)]
+        return self.blocks[layer % len(self.blocks)]
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
         """Write config.json, and what lets programs that know nothing of this package load the folder.
@@ -167,24 +203,28 @@ class StackConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def _check_choices(self) -> None:
-        choices = {
-            "variant": VARIANTS,
-            "memory_rule": RULES,
-            "memory_activation": ACTIVATIONS,
-            "memory_gates": GATES,
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(allowed)}")
+        if self.layers is None:
+            if self.variant not in VARIANTS:
+                raise ValueError(f"variant={self.variant!r} is unknown: choose one of {', '.join(VARIANTS)}")
+            return
+        layers: Any = self.layers
+        if self.variant is not None:
+            raise ValueError(f"variant={self.variant!r} is a list of blocks, and so is layers: give one of the two")
+        if not isinstance(layers, list | tuple) or not layers:
+            raise ValueError(f"layers={layers!r} must be a list of mixers' names, or of lists of them")
+        for name in (name for block in self.blocks for name in block):
+            if name not in MIXERS:
+                raise ValueError(
+                    f"layers holds {name!r}, which is no mixer: choose among {', '.join(MIXERS)}, or register it with "
+                    "titans.register_mixer"
+                )
 
     def _check_sizes(self) -> None:
         for name in SIZES:
-            optional = name in ("intermediate_size", "num_retrieved_tokens", "memory_heads")
+            optional = name in ("intermediate_size", "num_retrieved_tokens")
             self._check_whole(name, 0 if name == "num_persistent_tokens" else 1, optional)
-        for name in ("rms_norm_eps", "rope_theta", "initializer_range", "memory_theta_max"):
+        for name in ("rms_norm_eps", "rope_theta", "initializer_range"):
             value = getattr(self, name)
-            if value is None and name == "memory_theta_max":
-                continue
             if not isinstance(value, int | float) or not 0 < value < math.inf:  # not, for NaN
                 raise ValueError(f"{name}={value!r} must be a positive number")
 
@@ -195,32 +235,19 @@ class StackConfig(PreTrainedConfig):
         if not isinstance(value, int) or isinstance(value, bool) or value < bound:
             raise ValueError(f"{name}={value!r} must be a whole number of at least {bound}")
 
-    def _check_fit(self, memory_heads: int) -> None:
-        kinds = len(VARIANTS[self.variant])
+    def _check_fit(self) -> None:
+        kinds = len(self.blocks)
         if self.num_hidden_layers < kinds:
             raise ValueError(
                 f"num_hidden_layers={self.num_hidden_layers} has no room for the {kinds} kinds of block that "
-                f"variant={self.variant!r} alternates"
+                f"{'variant' if self.layers is None else 'layers'}={self.variant or self.layers!r} alternates"
             )
         for name, heads in (
             ("num_attention_heads", self.num_attention_heads),
-            ("memory_heads", memory_heads),
+            ("memory.num_heads", self.memory.num_heads),
         ):
-            if self.hidden_size % heads:
+            if heads and self.hidden_size % heads:
                 raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of {name}={heads}")
-        if self.memory_rule == "token" and (self.memory_depth > 1 or self.memory_norm):
-            raise ValueError("memory_rule='token' needs memory_depth=1 and memory_norm unset or False")
-        if self.memory_rule == "token" and self.memory_gates == "chunk":
-            raise ValueError("memory_gates='chunk' needs memory_rule='chunk'")
-        floor: Any = self.memory_gate_floor
-        if not isinstance(floor, int | float) or not 0 <= floor < 1:
-            raise ValueError(f"memory_gate_floor={floor!r} must be at least 0 and less than 1")
-        bound = theta_bound(self.memory_rule, self.memory_chunk_size)
-        if self.memory_momentum and self.memory_theta_max is not None and self.memory_theta_max >= bound:
-            raise ValueError(
-                f"memory_theta_max={self.memory_theta_max} leaves no room for momentum: keep it below {bound}, "
-                "or set memory_momentum=False"
-            )
 
 
 class TitansConfig(StackConfig):

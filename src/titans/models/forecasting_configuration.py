@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+from titans.layers.memory_config import MemoryConfig
 from titans.models.configuration import StackConfig
 
 TOKENS = ("patch", "variate")
@@ -39,15 +40,14 @@ class TitansForecastingConfig(StackConfig):
     """
 
     model_type = "titans_forecasting"
+    default_variant: ClassVar[str] = "lmm"
     auto_classes = {"AutoConfig": "TitansForecastingConfig", "AutoModel": "TitansForForecasting"}  # noqa: RUF012
 
-    variant: str = "lmm"
     hidden_size: int = 32
     num_hidden_layers: int = 1
     num_attention_heads: int = 2
     num_persistent_tokens: int = 4
-    memory_chunk_size: int = 16
-    memory_expansion: int = 2
+    memory: MemoryConfig = MemoryConfig(chunk_size=16, expansion=2)  # frozen
     context_length: int = 96
     horizon: int = 96
     num_channels: int = 1
@@ -97,8 +97,8 @@ class TitansForecastingConfig(StackConfig):
         if not isinstance(dropout, int | float) or not 0 <= dropout < 1:  # not, for NaN
             raise ValueError(f"dropout={self.dropout!r} must be a number of at least 0 and below 1")
 
-    def _check_fit(self, memory_heads: int) -> None:
-        super()._check_fit(memory_heads)
+    def _check_fit(self) -> None:
+        super()._check_fit()
         if self.tokens == "variate" and not self.channel_mixing:
             raise ValueError("tokens='variate' mixes channels: leave channel_mixing unset, or choose tokens='patch'")
         if self.tokens == "patch" and self.patch_length > self.context_length:

@@ -8,30 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from titans.errors import TitansError
-from titans.models.configuration import VARIANTS, TitansConfig
+from titans.layers.neural_memory import NeuralMemory
+from titans.layers.registry import MIXERS
+from titans.models.configuration import VARIANTS, TitansConfig, merge_fields
 
 if TYPE_CHECKING:
     from titans.models.modeling import TitansForCausalLM
 
-MODELS = {
-    "transformer": "transformer",
-    "swa": "swa",
-    "retnet": "retnet",
-    "gla": "gla",
-    "mamba": "mamba",
-    "mamba2": "mamba2",
-    "deltanet": "deltanet",
-    "gated-deltanet": "gated-deltanet",
-    "ttt-linear": "ttt-linear",
-    "ttt-mlp": "ttt-mlp",
-    "samba": "samba",
-    "gated-deltanet-h2": "gated-deltanet-h2",
-    "rmt": "rmt",
-    "titans-lmm": "lmm",
-    "titans-mac": "mac",
-    "titans-mag": "mag",
-    "titans-mal": "mal",
-}  # the variant of each
+TITANS = ("lmm", "mac", "mag", "mal")
+MODELS = {f"titans-{name}" if name in TITANS else name: name for name in VARIANTS if name != "none"}  # their variants
 
 
 class Scale(NamedTuple):
@@ -115,7 +100,7 @@ def preset_config(name: str, **overrides: Any) -> TitansConfig:
     fields = _fields(MODELS[model], scale)
     fields["intermediate_size"] = intermediate_size(scale.parameters, fields)
     try:
-        return TitansConfig(**fields | overrides)
+        return TitansConfig(**merge_fields(fields, overrides))
     except ValueError as error:
         raise TitansError(f'preset "{name}": {error}') from error
 
@@ -140,7 +125,7 @@ def count_parameters(config: TitansConfig) -> int:
     """Count the parameters of a model, of which only the blocks that differ are built, on the meta device."""
     from titans.models.modeling import TitansForCausalLM
 
-    kinds = len(VARIANTS[config.variant])
+    kinds = len(config.blocks)
     one = TitansConfig(**config.to_dict() | {"num_hidden_layers": kinds})
     with torch.device("meta"):
         model = TitansForCausalLM(one)
@@ -151,9 +136,7 @@ def count_parameters(config: TitansConfig) -> int:
 
 def _fields(variant: str, scale: Scale) -> dict[str, Any]:
     """Return what a preset says of the configuration, but for the width of the feed-forward layers."""
-    mixers = {mixer for block in VARIANTS[variant] for mixer in block}
-    mini_batch = mixers & {"memory", "memory_as_context", "memory_as_gate", "ttt_linear", "ttt_mlp"}
-    return {
+    fields: dict[str, Any] = {
         "variant": variant,
         "vocab_size": scale.vocabulary,
         "hidden_size": scale.width,
@@ -162,5 +145,11 @@ def _fields(variant: str, scale: Scale) -> dict[str, Any]:
         "sliding_window": scale.window,
         "segment_length": scale.segment,
         "num_persistent_tokens": scale.persistent,
-        "memory_chunk_size": CHUNK if mini_batch else LINEAR_CHUNK,
+        "memory": {"chunk_size": CHUNK},
     }
+    config = TitansConfig(**fields)
+    with torch.device("meta"):
+        mixers = [MIXERS[name](config) for block in config.blocks for name in block]
+    if any(isinstance(layer, NeuralMemory) for mixer in mixers for layer in mixer.modules()):
+        return fields
+    return fields | {"memory": {"chunk_size": LINEAR_CHUNK}}

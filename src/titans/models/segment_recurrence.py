@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +45,18 @@ class SegmentRecurrence(nn.Module):
         config: the configuration.
     """
 
+    component: ClassVar[str] = "memory"
+
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.segment_length = config.segment_length
+        self.view = f"its segment of {config.segment_length:,} tokens, and {config.num_memory_tokens} memory tokens"
         self.memory = nn.Parameter(torch.empty(config.num_memory_tokens, config.hidden_size))
         self.reset_parameters()
+
+    def state_limits(self) -> dict[str, int]:
+        """Return the last place of a segment; see `titans.layers.mixer.Mixer.state_limits`."""
+        return {"offset": self.segment_length - 1}
 
     def reset_parameters(self) -> None:
         """Initialise the first memory on the scale of normalised outputs."""

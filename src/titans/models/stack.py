@@ -10,38 +10,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from titans.layers.attention import Attention
-from titans.layers.convolution import CausalConvolution
 from titans.layers.feed_forward import SwiGLU
-from titans.layers.gating import MemoryGate
-from titans.layers.mamba import Mamba
-from titans.layers.mamba2 import Mamba2
-from titans.layers.memory_as_context import MemoryAsContext
-from titans.layers.neural_memory import NeuralMemory
-from titans.layers.projection import ConvolvedProjection
+from titans.layers.registry import MIXERS
 from titans.layers.sharding import gathers
-from titans.layers.time_step import TimeStep
 from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
-from titans.models.mixers import MIXERS
 from titans.models.packing import PackedRows
 from titans.models.provenance import Provenance
 from titans.models.segment_recurrence import SegmentRecurrence
 from titans.state import SegmentState, State
-
-# Modules with parameters that have no standard initialisation.
-INITIALISED = (
-    Attention,
-    CausalConvolution,
-    ConvolvedProjection,
-    Mamba,
-    Mamba2,
-    MemoryAsContext,
-    MemoryGate,
-    NeuralMemory,
-    SegmentRecurrence,
-    TimeStep,
-)
 
 
 class Reading(NamedTuple):
@@ -95,10 +72,11 @@ class TitansPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, INITIALISED):
-            module.reset_parameters()
-        else:
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is None or type(module).__module__.startswith("torch."):
             super()._init_weights(module)  # type: ignore[no-untyped-call]
+        else:  # parameters that have no standard initialisation
+            reset()
 
 
 class TitansStack(TitansPreTrainedModel):
@@ -127,6 +105,14 @@ class TitansStack(TitansPreTrainedModel):
         layers = [[mixer.empty_state(batch_size) for mixer in block.mixers] for block in blocks]
         segment = None if self.recurrence is None else self.recurrence.initial_state(batch_size)
         return MemoryState(layers, 0, None, segment)
+
+    def state_limits(self) -> dict[str, int]:
+        """Name the counters of this model's states that are bounded, by their place, with their largest values."""
+        blocks: Any = self.layers
+        parts = {f"layers.{i}.{j}": mixer for i, block in enumerate(blocks) for j, mixer in enumerate(block.mixers)}
+        if self.recurrence is not None:
+            parts["segment"] = self.recurrence
+        return {f"{place}.{name}": n for place, part in parts.items() for name, n in part.state_limits().items()}
 
     def _initial_states(self, batch_size: int) -> list[list[State]]:
         blocks: Any = self.layers  # which may stand in wrappers, such as torch.compile's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +24,20 @@ class State:
     through them. No method changes the state it is called on.
     """
 
+    may_be_infinite: ClassVar[tuple[str, ...]] = ()  # fields whose numbers need not be finite
+
     def __init_subclass__(cls, frozen: bool = True, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=frozen)(cls)
         pytree.register_dataclass(cls)
         torch.serialization.add_safe_globals([cls])  # so that `torch.load` reads what `torch.save` wrote
+
+    def check(self) -> None:
+        """Refuse numbers that no stream has, wherever they come from; of most states any will do.
+
+        Raises:
+            ValueError: it names the first of them.
+        """
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """Apply `fn` to every tensor.

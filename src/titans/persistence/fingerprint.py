@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from titans.models.configuration import StackConfig
 from titans.models.provenance import weights_version
 
 # Fields that no state depends on: the head, the tokenizer's business, and how the weights once came about.
@@ -41,14 +39,12 @@ def relevant_config(model: Any) -> dict[str, Any]:
 
     What is left at its default says nothing, so that a field that a later version adds changes no fingerprint.
     """
-    kind: Any = type(model.config)  # mypy takes classes of configurations for not hashable
-    values = {name: getattr(model.config, name) for name in _names(kind)}
-    return {name: x for name, x in values.items() if name == "variant" or x != getattr(kind, name, _DEFAULT)}
-
-
-@cache
-def _names(kind: type[StackConfig]) -> tuple[str, ...]:
-    return tuple(name for name in kind.hints() if name not in _IRRELEVANT)
+    defaults = type(model.config).flat_defaults()
+    return {
+        name: value
+        for name, value in model.config.flat_fields().items()
+        if name not in _IRRELEVANT and (name == "variant" or value != defaults.get(name, _DEFAULT))
+    }
 
 
 def differences(config: Mapping[str, Any], model: Any) -> list[str]:

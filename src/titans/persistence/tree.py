@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WritePolicy
-from titans.ops import AssociativeMemoryState
 from titans.persistence.errors import StateFileError
-from titans.state import AttentionState, GrowingState, MemoryAsContextState, SegmentState, State, WriteState
+from titans.state import GrowingState, State, WriteState
 
 _POLICY = WritePolicy("always")  # any: the states of all have one structure
 _LARGEST = 2**62  # what a counter may reach and still be counted on in int64; other numbers are finite
@@ -60,7 +57,7 @@ def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
     """
     with torch.no_grad():
         like = _POLICY.start(model.empty_state(1))
-    builder = _Builder(entries, model.config, cast)
+    builder = _Builder(entries, model.state_limits(), cast)
     state: MemoryState = builder.build(like, "")
     if extra := sorted(entries.keys() - builder.used):
         raise StateFileError(f"it holds {extra[0]}, which no state of this model has")
@@ -70,23 +67,16 @@ def unflatten(entries: Entries, model: Any, cast: bool = False) -> MemoryState:
 class _Builder:
     """Builds a state from entries, and remembers which it used."""
 
-    def __init__(self, entries: Entries, config: StackConfig, cast: bool) -> None:
+    def __init__(self, entries: Entries, limits: dict[str, int], cast: bool) -> None:
         self.entries, self.cast = entries, cast
         self.used: set[str] = set()
         rows = {x.shape[0] if x.dim() else 0 for x in entries.values() if isinstance(x, Tensor)}
         if len(rows) != 1 or 0 in rows:
             raise StateFileError("its tensors hold no rows, or different numbers of them")
         self.rows = rows.pop()
-        self.largest: dict[tuple[type[State], str], float] = {
-            (AssociativeMemoryState, "offset"): config.memory_chunk_size - 1,
-            (MemoryAsContextState, "offset"): config.segment_length - 1,
-            (SegmentState, "offset"): config.segment_length - 1,
-            (AttentionState, "filled"): config.sliding_window,
-            (WriteState, "threshold"): math.inf,
-            (WriteState, "largest_z"): math.inf,
-        }
+        self.limits = limits
 
-    def build(self, like: Any, path: str, largest: float = _LARGEST) -> Any:
+    def build(self, like: Any, path: str, finite: bool = True) -> Any:
         """Build what stands at `path`, like `like`; a write state only where there is one."""
         if isinstance(like, WriteState) and not any(name.startswith(f"{path}.") for name in self.entries):
             return None
@@ -95,24 +85,22 @@ class _Builder:
         if isinstance(like, list):
             return [self.build(child, _join(path, i)) for i, child in enumerate(like)]
         if isinstance(like, Tensor):
-            return self._tensor(path, like.dtype, like.shape[1:], largest)
-        return like if like is None else self._counter(path, largest)
+            return self._tensor(path, like.dtype, like.shape[1:], finite)
+        return like if like is None else self._counter(path)
 
     def _state(self, like: State, path: str) -> State:
-        kind, bounds = type(like), self.largest
         if isinstance(like, GrowingState):
-            length = self._length(like, path)
-            like, bounds = like.resized(length), {(kind, "filled"): length}
+            length = self.limits[_join(path, "filled")] = self._length(like, path)
+            like = like.resized(length)
         parts = {
-            name: self.build(getattr(like, name), _join(path, name), bounds.get((kind, name), _LARGEST))
-            for name in (field.name for field in _fields(kind))
+            name: self.build(getattr(like, name), _join(path, name), name not in like.may_be_infinite)
+            for name in (field.name for field in _fields(type(like)))
         }
-        built = kind(**parts)
-        if isinstance(built, WriteState):
-            try:
-                built.check()
-            except ValueError as error:
-                raise StateFileError(f"its {_join(path, error)}") from error
+        built = type(like)(**parts)
+        try:
+            built.check()
+        except ValueError as error:
+            raise StateFileError(f"its {_join(path, error)}") from error
         return built
 
     def _length(self, like: GrowingState, path: str) -> int:
@@ -127,7 +115,7 @@ class _Builder:
         self.used.add(path)
         return self.entries[path]
 
-    def _tensor(self, path: str, dtype: torch.dtype, shape: torch.Size, largest: float) -> Tensor:
+    def _tensor(self, path: str, dtype: torch.dtype, shape: torch.Size, finite: bool) -> Tensor:
         """Take a tensor `[rows, *shape]`."""
         x = self._take(path)
         if not isinstance(x, Tensor) or x.shape[1:] != shape:
@@ -136,17 +124,19 @@ class _Builder:
             x = x.to(dtype)
         if x.dtype != dtype:
             raise StateFileError(f"its {path} is {_describe(x)}, expected {dtype}")
-        if largest != math.inf and not bool(x.isfinite().all()):
+        if finite and not bool(x.isfinite().all()):
             raise StateFileError(f"its {path} holds numbers that are not finite")
+        largest = self.limits.get(path, _LARGEST)
         if not x.is_floating_point() and not 0 <= int(x.min()) <= int(x.max()) <= largest:
             raise StateFileError(f"its {path} counts from {int(x.min())} to {int(x.max())}, beyond 0 to {largest}")
         return x
 
-    def _counter(self, path: str, largest: float) -> Tensor | int:
+    def _counter(self, path: str) -> Tensor | int:
         """Take an integer, or one for each row."""
         x = self._take(path)
         if isinstance(x, Tensor):
-            return self._tensor(path, torch.int64, torch.Size(), largest)
+            return self._tensor(path, torch.int64, torch.Size(), True)
+        largest = self.limits.get(path, _LARGEST)
         if not 0 <= x <= largest:
             raise StateFileError(f"its {path} is {x}, beyond 0 to {largest}")
         return x

@@ -175,8 +175,10 @@ def _models(content: Mapping[str, Any], vocab_size: int) -> tuple[ModelSpec, ...
 def _model(
     name: str, given: dict[str, Any], content: Mapping[str, Any], vocab_size: int, rates: tuple[float, ...]
 ) -> ModelSpec:
+    from titans.models.configuration import merge_fields
+
     ours = "preset" not in given and "model_type" not in given
-    fields = {**content.get("model", {}), **given} if ours else given
+    fields = merge_fields(content.get("model", {}), given) if ours else given
     try:
         if ours and "parameters" in content:
             fields = model_zoo.matched(fields, vocab_size, content["parameters"])
