@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from titans.error_text import first_line
 from titans.errors import TitansError
-from titans.io.recipe import check_keys, check_values
+from titans.io.recipe import check_section
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 from titans.models.presets import from_preset
@@ -91,9 +91,7 @@ def matched(fields: Mapping[str, Any], vocab_size: int, parameters: int) -> dict
 
 
 def _titans(fields: dict[str, Any]) -> Any:
-    hints = TitansConfig.hints()
-    check_keys(fields, hints, "model.")
-    check_values(fields, hints, "model.")
+    check_section(fields, TitansConfig.hints(), "model.")
     return TitansForCausalLM(TitansConfig(**fields))
 
 

@@ -7,7 +7,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,47 +38,29 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, expected: str) -> 
     return content
 
 
-def check_keys(section: Mapping[str, Any], known: Iterable[str], prefix: str) -> None:
-    """Refuse unknown keys, and suggest the nearest.
+def check_section(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: str) -> None:
+    """Refuse unknown keys, with the nearest suggested, and values of the wrong type.
 
     Args:
         section: the section.
-        known: its possible keys.
+        hints: its possible keys and the type of each; a dataclass stands for a section of its fields.
         prefix: what the section is called, with a dot at the end.
 
     Raises:
-        TitansError: a key is unknown.
+        TitansError: a key is unknown, or a value cannot be what its type hint says.
     """
-    known = list(known)
     for key in section:
-        if key in known:
-            continue
-        near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-        hint = f'did you mean "{prefix}{near[0]}"?' if near else f"expected one of: {', '.join(sorted(known))}"
-        raise TitansError(f'unknown key "{prefix}{key}" in the recipe: {hint}')
-
-
-def check_values(section: Mapping[str, Any], hints: Mapping[str, Any], prefix: str) -> None:
-    """Refuse values of the wrong type.
-
-    Args:
-        section: the section.
-        hints: the type of each key; others may be anything.
-        prefix: what the section is called, with a dot at the end.
-
-    Raises:
-        TitansError: a value cannot be what its type hint says.
-    """
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.5)
+            hint = f'did you mean "{prefix}{near[0]}"?' if near else f"expected one of: {', '.join(sorted(hints))}"
+            raise TitansError(f'unknown key "{prefix}{key}" in the recipe: {hint}')
     for key, value in section.items():
-        hint = hints.get(key, Any)
-        if not _fits(value, hint):
+        if not _fits(value, hints[key]):
             raise TitansError(
-                f"{prefix}{key} is {_short(repr(value))} ({type(value).__name__}), expected {_spell(hint)}"
+                f"{prefix}{key} is {_short(repr(value))} ({type(value).__name__}), expected {_spell(hints[key])}"
             )
-        if dataclasses.is_dataclass(hint):  # a section of its own
-            options = typing.get_type_hints(hint)
-            check_keys(value, options, f"{prefix}{key}.")
-            check_values(value, options, f"{prefix}{key}.")
+        if dataclasses.is_dataclass(hints[key]):
+            check_section(value, typing.get_type_hints(hints[key]), f"{prefix}{key}.")
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,20 +79,9 @@ def load_model(name: str) -> PreTrainedModel:
         TitansError: there is none, it is no Titans model, or its weights are missing, damaged or those of
             another model.
     """
-    from safetensors import SafetensorError
-
     from titans.models.modeling import TitansForCausalLM
 
-    config = load_config(name)
-    try:
-        load: Any = TitansForCausalLM.from_pretrained  # its type knows no output_loading_info
-        with local_or_hub(name):
-            model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
-    _check_complete(name, found, model.all_tied_weights_keys)
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    return _load(name, TitansForCausalLM, load_config(name))
 
 
 def load_causal_model(name: str) -> PreTrainedModel:
@@ -109,24 +97,10 @@ def load_causal_model(name: str) -> PreTrainedModel:
         TitansError: there is none, it is no causal language model, or its weights are missing, damaged or those of
             another model.
     """
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    config = load_any_config(name)
-    verbosity: Any = logging.get_verbosity()
-    try:
-        logging.set_verbosity_error()  # what does not fit is said below, in one line
-        load: Any = AutoModelForCausalLM.from_pretrained
-        with local_or_hub(name):
-            model, found = load(name, config=config, use_safetensors=True, output_loading_info=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
-    finally:
-        logging.set_verbosity(verbosity)
-    _check_complete(name, {**found, "unexpected_keys": []}, model.all_tied_weights_keys)  # buffers of older versions
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    # Checkpoints of older versions of transformers may hold buffers that a model no longer has.
+    return _load(name, AutoModelForCausalLM, load_any_config(name), allow_unexpected=True)
 
 
 def load_write_policy(name: str, write: str | None) -> WritePolicy:
@@ -177,12 +151,27 @@ def find_device(name: str | None = None) -> torch.device:
         raise TitansError(f'there is no device "{name}": expected one such as cpu, cuda or cuda:1') from error
 
 
-def _check_complete(name: str, found: Mapping[str, Iterable[str]], tied: Container[str]) -> None:
-    """Refuse weights that are not exactly the model's: transformers only warns, and would leave some random."""
-    for kind, problem in (("missing_keys", "lack"), ("unexpected_keys", "hold an unknown")):
-        keys = sorted(key for key in found[kind] if key not in tied)
+def _load(name: str, kind: Any, config: Any, *, allow_unexpected: bool = False) -> PreTrainedModel:
+    """Load exactly the weights that a configuration describes: transformers only warns, and would leave some random."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    verbosity: Any = logging.get_verbosity()
+    try:
+        logging.set_verbosity_error()  # what does not fit is said below, in one line
+        with local_or_hub(name):
+            model, found = kind.from_pretrained(name, config=config, use_safetensors=True, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise TitansError(f'cannot load the weights of the model "{name}": {first_line(error)}') from error
+    finally:
+        logging.set_verbosity(verbosity)
+    problems = {"missing_keys": "lack"} | ({} if allow_unexpected else {"unexpected_keys": "hold an unknown"})
+    for kind_of_keys, problem in problems.items():
+        keys = sorted(key for key in found[kind_of_keys] if key not in model.all_tied_weights_keys)
         if keys:
             raise TitansError(
                 f'the weights of the model "{name}" {problem} {keys[0]} ({len(keys)} such): expected exactly those '
                 "that its config.json describes"
             )
+    loaded: PreTrainedModel = model.eval()
+    return loaded

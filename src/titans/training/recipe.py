@@ -10,7 +10,7 @@ from typing import Any
 
 from titans.data.corpora import HubSource, Source
 from titans.errors import TitansError
-from titans.io.recipe import check_keys, check_values, read_recipe
+from titans.io.recipe import check_section, read_recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,35 +85,32 @@ def parse_recipe(content: Mapping[str, Any], *, default_output_dir: str) -> Reci
     Raises:
         TitansError: see `load_recipe`.
     """
+    from titans.models.configuration import TitansConfig
+    from titans.training.arguments import StreamTrainingArguments
+
     content = {key: value for key, value in content.items() if value is not None}
-    check_keys(content, [field.name for field in dataclasses.fields(Recipe)], "")
-    check_values(content, typing.get_type_hints(Recipe) | {"data": Mapping}, "")
+    check_section(content, typing.get_type_hints(Recipe) | {"data": Mapping}, "")
     for section in ("model", "data"):
         if section not in content:
             raise TitansError(f'the recipe has no "{section}" section')
     model = content["model"]
     if not isinstance(model, str):
-        model = dict(model)
-        fields, hints = _model_fields()
-        check_keys(model, fields, "model.")
-        check_values(model, hints, "model.")
+        check_section(model, TitansConfig.hints(), "model.")
     training = dict(content.get("training", {}))
     training["output_dir"] = training.get("output_dir") or default_output_dir
-    fields, hints = _training_fields()
-    check_keys(training, fields, "training.")
-    check_values(training, hints, "training.")
+    hints = typing.get_type_hints(StreamTrainingArguments)
+    known = [field.name for field in dataclasses.fields(StreamTrainingArguments) if field.init]
+    check_section(training, {name: hints[name] for name in known}, "training.")
     return Recipe(model, _parse_data(content["data"]), content.get("tokenizer"), training)
 
 
 def _parse_data(section: Mapping[str, Any]) -> DataRecipe:
-    check_keys(section, [field.name for field in dataclasses.fields(DataRecipe)], "data.")
+    sources = ("train", "evaluation")
+    check_section(section, typing.get_type_hints(DataRecipe) | dict.fromkeys(sources, Any), "data.")
     if "train" not in section:
         raise TitansError('the recipe has no "data.train": name a file, a folder, a glob or a hub id to train on')
-    values = dict(section)
-    for key in ("train", "evaluation"):
-        values[key] = _parse_sources(values.get(key) or [], f"data.{key}")
-    check_values(values, typing.get_type_hints(DataRecipe) | dict.fromkeys(("train", "evaluation"), Any), "data.")
-    data = DataRecipe(**values)
+    parsed = {key: _parse_sources(section.get(key) or [], f"data.{key}") for key in sources}
+    data = DataRecipe(**{**section, **parsed})
     if not data.train:
         raise TitansError("data.train is empty: name a file, a folder, a glob or a hub id to train on")
     for key in ("sequence_length", "max_tokens"):
@@ -131,25 +128,10 @@ def _parse_sources(value: object, key: str) -> tuple[Source, ...]:
     sources: list[Source] = []
     for item in value:
         if isinstance(item, Mapping) and "hub" in item:
-            check_keys(item, [field.name for field in dataclasses.fields(HubSource)], f"{key}.")
-            check_values(item, typing.get_type_hints(HubSource), f"{key}.")
+            check_section(item, typing.get_type_hints(HubSource), f"{key}.")
             sources.append(HubSource(**item))
         elif isinstance(item, str):
             sources.append(item)
         else:
             raise TitansError(f"{key} holds {item!r}, expected a path, a hub id or a mapping with hub: ID")
     return tuple(sources)
-
-
-def _model_fields() -> tuple[list[str], Mapping[str, Any]]:
-    from titans.models.configuration import TitansConfig
-
-    hints = TitansConfig.hints()
-    return list(hints), hints
-
-
-def _training_fields() -> tuple[list[str], Mapping[str, Any]]:
-    from titans.training.arguments import StreamTrainingArguments
-
-    names = [field.name for field in dataclasses.fields(StreamTrainingArguments) if field.init]
-    return names, typing.get_type_hints(StreamTrainingArguments)

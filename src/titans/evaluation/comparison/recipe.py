@@ -17,7 +17,7 @@ from titans.data.synthetic.text_pieces import LIMIT, TextPieces
 from titans.errors import TitansError
 from titans.evaluation import model_zoo
 from titans.evaluation.synthetic_training import Budget
-from titans.io.recipe import check_keys, check_values, read_recipe
+from titans.io.recipe import check_section, read_recipe
 
 TOLERANCE = 0.03  # of the parameters
 _TYPES: dict[str, Any] = {  # of the sections, as YAML gives them
@@ -96,8 +96,7 @@ def load_comparison(path: Path, overrides: Sequence[str] = ()) -> Comparison:
     """
     content = read_recipe(path, overrides, expected="task, train, lengths, budget and models")
     content = {key: value for key, value in content.items() if value is not None}
-    check_keys(content, _TYPES, "")
-    check_values(content, _TYPES, "")
+    check_section(content, _TYPES, "")
     for section in ("task", "train", "budget", "models"):
         if section not in content:
             raise TitansError(f'the recipe has no "{section}" section')
@@ -128,8 +127,7 @@ def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], Syntheti
         raise TitansError('the task has no "name": expected one as mqar, parity or text')
     if name != "text":
         return task, make_task(name, options)
-    check_keys(options, ("data", "text_field", "max_bytes"), "task.")
-    check_values(options, {"data": str | list, "text_field": str, "max_bytes": int}, "task.")
+    check_section(options, {"data": str | list, "text_field": str, "max_bytes": int}, "task.")
     data = options.get("data")
     if not data:
         raise TitansError("task.data is empty: name a file, a folder or a glob to read the text from")
@@ -139,8 +137,7 @@ def _task(section: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], Syntheti
 
 def _budget(section: Mapping[str, Any]) -> Budget:
     hints = {name: hint for name, hint in typing.get_type_hints(Budget).items() if name != "learning_rate"}
-    check_keys(section, hints, "budget.")
-    check_values(section, hints, "budget.")
+    check_section(section, hints, "budget.")
     for name in ("steps", "batch"):
         if name not in section:
             raise TitansError(f'the recipe has no "budget.{name}"')
