@@ -19,7 +19,7 @@ def train(
 
     Sections of a recipe: [bold]model[/] (TitansConfig fields, or a folder to go on from), [bold]tokenizer[/]
     ("bytes", or a path or hub id), [bold]data[/] (train, evaluation, sequence_length, carry_state), and
-    [bold]training[/] (any field of transformers.TrainingArguments).
+    [bold]training[/] (any field of transformers.TrainingArguments, write_cost and piece_length).
 
     Ctrl-C saves a checkpoint first; the same command then resumes from it.
 
