@@ -22,7 +22,7 @@ def losses(layer: NeuralMemory, pattern: Tensor) -> Tensor:
     state = layer.initial_state(len(pattern))
     # Three tokens ahead, so that the convolution sees the pattern repeated.
     (_, k, v), _ = layer.qkv_proj(torch.cat([pattern[:, -3:], pattern], 1), state.conv_state, None)
-    k, v = k[:, :, 3:], v[:, :, 3:]
+    k, v = k[:, 3:], v[:, 3:]
     found = []
     for piece in range(PIECES + 1):
         if piece:

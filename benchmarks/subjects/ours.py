@@ -30,8 +30,8 @@ def layer(tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 
 def op(tokens: int, chunk: int, dim: int = 256, heads: int = 4) -> Built:
     """Forward and backward of the op alone: what the memory itself adds to q, k, v, y and their gradients."""
     memory = NeuralMemory(dim, heads, depth=2, expansion=2, chunk_size=chunk)
-    q, k, v = (torch.randn(1, heads, tokens, dim // heads, requires_grad=True) for _ in range(3))
-    theta, alpha, eta = (torch.full((1, heads, tokens), x) for x in (0.2 / chunk, 0.001, 0.5))
+    q, k, v = (torch.randn(1, tokens, heads, dim // heads, requires_grad=True) for _ in range(3))
+    theta, alpha, eta = (torch.full((1, tokens, heads), x) for x in (0.2 / chunk, 0.001, 0.5))
     state = memory.initial_state(1).memory
 
     def run() -> None:
@@ -50,11 +50,11 @@ def reference(tokens: int, chunk: int, rule: str) -> Built:
     depth, norm = (1, None) if rule == "token" else (2, torch.rand(64, dtype=torch.float64) + 0.5)
     widths = [64] + [128] * (depth - 1) + [64]
     weights = [torch.randn(4, i, o, dtype=torch.float64) * i**-0.5 for i, o in itertools.pairwise(widths)]
-    q, k, v = torch.randn(3, 1, 4, tokens, 64, dtype=torch.float64)
-    theta, alpha, eta = torch.rand(3, 1, 4, tokens, dtype=torch.float64)
+    q, k, v = torch.randn(3, 1, tokens, 4, 64, dtype=torch.float64)
+    theta, alpha, eta = torch.rand(3, 1, tokens, 4, dtype=torch.float64)
     inputs = [q, F.normalize(k, dim=-1), v, 0.5 / chunk * theta, 0.05 * alpha, 0.9 * eta]
     found = []
-    for backend in ("chunk", "naive"):
+    for backend in (None, "naive"):
         leaves = [x.clone().requires_grad_() for x in (*inputs, *weights)]
         y, state = associative_memory(
             *leaves[:6], initial_state(leaves[6:]), chunk_size=chunk, rule=rule, residual=rule == "chunk",

@@ -103,7 +103,7 @@ class LiteralMemory:
         self.weights = initial_state(list(layer.initial_weights)).weights
 
     def project(self, which, x, projection=None):
-        """SiLU(conv(x W)) split into heads, `[B, H, T, d]`; queries, keys and values are side by side."""
+        """SiLU(conv(x W)) split into heads, `[B, T, H, d]`; queries, keys and values are side by side."""
         projection = self.layer.qkv_proj if projection is None else projection
         here = slice(which * x.shape[-1], (which + 1) * x.shape[-1])
         x = x @ projection.linear.weight[here].T
@@ -113,7 +113,7 @@ class LiteralMemory:
                 for back in range(min(4, t + 1)):
                     y[:, t] += taps[3 - back] * x[:, t - back]
             x = y
-        return F.silu(x).view(*x.shape[:2], self.layer.num_heads, -1).transpose(1, 2)
+        return F.silu(x).view(*x.shape[:2], self.layer.num_heads, -1)
 
     def queries(self, x, projection=None):
         q = self.project(0, x, projection)
@@ -128,16 +128,16 @@ class LiteralMemory:
             size = layer.options["chunk_size"]
             logits = torch.stack([logits[:, t // size * size] for t in range(x.shape[1])], 1)
         logits = list(logits.unbind(-1))
-        step = torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
+        step = torch.stack([logits.pop(0) for _ in range(heads)], -1).sigmoid()
         eta = 0 * step
         if layer.gate_sizes[1]:
             largest = 1 - layer.config.max_step * (
                 1 if layer.options["rule"] == "token" or layer.options["chunk_size"] == 1 else 2
             )
-            eta = largest * torch.stack([logits.pop(0) for _ in range(heads)], 1).sigmoid()
+            eta = largest * torch.stack([logits.pop(0) for _ in range(heads)], -1).sigmoid()
         alpha = 0 * step
         if logits:
-            alpha = torch.sigmoid(torch.stack(logits, -1) - 8).view(*x.shape[:2], heads, -1).transpose(1, 2)
+            alpha = torch.sigmoid(torch.stack(logits, -1) - 8).view(*x.shape[:2], heads, -1)
             alpha = alpha.squeeze(-1)
         closed = (step < layer.config.gate_floor) & (not layer.training)
         alpha = torch.where(closed if alpha.dim() == 3 else closed.unsqueeze(-1), 0.0, alpha)
@@ -167,17 +167,17 @@ class LiteralMemory:
         return self.read_out(y, x)[:, first:], state
 
     def recall(self, q, weights):
-        """Read only: the network applied to the queries, `[B, H, T, d]`."""
-        z = q
+        """Read only: the network applied to the queries, `[B, T, H, d]`."""
+        q = z = q.transpose(1, 2)
         for i, w in enumerate(weights):
             z = (getattr(F, self.layer.network_options["activation"])(z) if i else z) @ w
         if self.layer.memory_norm is not None:
             z = F.layer_norm(z, z.shape[-1:], eps=1e-6) * self.layer.memory_norm.unsqueeze(1)
-        return q + z if self.layer.network_options["residual"] else z
+        return (q + z if self.layer.network_options["residual"] else z).transpose(1, 2)
 
     def read_out(self, y, x):
         y = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * self.layer.o_norm.weight
-        y = y.transpose(1, 2).flatten(2) * F.silu(x @ self.layer.g_proj.weight.T)
+        y = y.flatten(2) * F.silu(x @ self.layer.g_proj.weight.T)
         return y @ self.layer.o_proj.weight.T
 
 

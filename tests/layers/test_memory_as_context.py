@@ -20,10 +20,10 @@ def written_out(layer, x, literal_memory, literal_attention):
     for start in range(0, x.shape[1], size):
         stop = min(start + size, x.shape[1])
         if learned is None:
-            asked = queries[:, :, start:stop]
+            asked = queries[:, start:stop]
         else:
             asked = memory.queries(learned.expand(len(x), -1, -1), layer.retrieval_proj)
-        retrieved = rms_norm(memory.recall(asked, context), layer.retrieval_norm.weight).transpose(1, 2).flatten(2)
+        retrieved = rms_norm(memory.recall(asked, context), layer.retrieval_norm.weight).flatten(2)
         for i in range(stop - start):
             if learned is None:
                 seen = [(retrieved[:, j], j) for j in range(i + 1)]

@@ -48,7 +48,7 @@ def test_read_does_not_write(make_mixer, literal_memory, close, same, name):
         found = layer.read(ask, state)
         same(state, before)
         literal = literal_memory(layer)
-        q = literal.queries(torch.cat([x, ask], 1))[:, :, 14:]  # the convolution sees the stream before
+        q = literal.queries(torch.cat([x, ask], 1))[:, 14:]  # the convolution sees the stream before
         close(found, literal.read_out(literal.recall(q, state.memory.weights), ask), 1e-10)
         first = literal.read_out(literal.recall(literal.queries(ask), literal.weights), ask)
         if layer.persistent is None:

@@ -68,7 +68,7 @@ def repeated_stream_losses(literal_memory, layer, pattern, lengths):
     rows, period = len(pattern), pattern.shape[1]
     # The convolution makes keys and values periodic after the first three tokens.
     start = torch.cat([pattern[:, [-3 % period, -2 % period, -1 % period]], pattern], 1)
-    k, v = (literal.project(i, start)[:, :, 3:] for i in (1, 2))
+    k, v = (literal.project(i, start)[:, 3:].transpose(1, 2) for i in (1, 2))
     k = k / k.norm(dim=-1, keepdim=True)
     v = v / (v.square().mean(-1, keepdim=True).sqrt() / 10).clamp(min=1)
 
@@ -144,8 +144,9 @@ def test_gates_that_change_cannot_amplify(data, rule, chunk_size):
     theta = layer.config.max_step * (1 - eta) * gates[:, 1]
     start = torch.eye(2, dtype=torch.float64).view(2, 2, 1, 1)  # heads: a distance of 1, a surprise of 1
     state = AssociativeMemoryState([start[0:1]], [start[1:2]], [start[0:1]], 0)
-    one, zero = torch.ones(1, 2, count, 1, dtype=torch.float64), torch.zeros(1, 2, count, dtype=torch.float64)
-    _, state = associative_memory(one, one, 0 * one, theta.expand(1, 2, -1), zero, eta.expand(1, 2, -1), state,
+    one, zero = torch.ones(1, count, 2, 1, dtype=torch.float64), torch.zeros(1, count, 2, dtype=torch.float64)
+    theta, eta = (x.view(1, -1, 1).expand(1, -1, 2) for x in (theta, eta))
+    _, state = associative_memory(one, one, 0 * one, theta, zero, eta, state,
                                   rule=rule, chunk_size=chunk_size, residual=False)  # fmt: skip
     step = torch.stack([state.weights[0].flatten(), state.surprise[0].flatten()])
     assert torch.linalg.eigvals(step).abs().max() <= 1 + 1e-9

@@ -86,7 +86,7 @@ def literally(layer, literal, x, writing):
     memory, reads = initial_state(literal.weights), []
     for t in range(x.shape[1]):
         one = slice(t, t + 1)
-        inputs = [z[:, :, one] for z in (q, k, v, theta, alpha, eta)]
+        inputs = [z[:, one] for z in (q, k, v, theta, alpha, eta)]
         _, _, norm = associative_memory(*inputs, memory, **options)
         g, fate = float(norm.mean()), "written"
         if t >= persistent:
@@ -110,7 +110,7 @@ def literally(layer, literal, x, writing):
                 anchor = memory.anchor if offset else memory.weights
                 memory = dataclasses.replace(memory, offset=offset, anchor=anchor)
         reads.append(y)
-    return literal.read_out(torch.cat(reads, 2), x)[:, persistent:], memory, w
+    return literal.read_out(torch.cat(reads, 1), x)[:, persistent:], memory, w
 
 
 @torch.no_grad()

@@ -35,6 +35,7 @@ class Case:
         step=0.25,
         seed=0,
         dtype=torch.float64,
+        backend=None,
     ):
         generator = torch.Generator().manual_seed(seed)
 
@@ -55,6 +56,7 @@ class Case:
             "alpha": uniform(*gates, *([] if channels is None else [channels])) / 2,
             "eta": uniform(*gates),
         }
+        self.inputs = {name: x.transpose(1, 2).contiguous() for name, x in self.inputs.items()}
         # A state in mid-stream: weights, surprise and anchor all differ.
         weights = [normal(*s) * s[-2] ** -0.5 for s in shapes]
         surprise = [0.1 * normal(*s) for s in shapes]
@@ -64,7 +66,7 @@ class Case:
         self.state = AssociativeMemoryState(weights, surprise, anchor, offset)
         self.mask = uniform(batch, tokens) < 0.7 if masked else None
         self.options = {"chunk_size": chunk_size, "rule": rule, "activation": activation, "residual": residual,
-                        "limit_steps": limited}  # fmt: skip
+                        "limit_steps": limited, "backend": backend}  # fmt: skip
         self.to(dtype)
 
     def to(self, dtype):
@@ -77,7 +79,7 @@ class Case:
         """Call the op on a stretch of the tokens."""
         from titans.ops import associative_memory
 
-        inputs = [changes.pop(name, self.inputs[name])[rows, :, start:stop] for name in INPUTS]
+        inputs = [changes.pop(name, self.inputs[name])[rows, start:stop] for name in INPUTS]
         mask = changes.pop("mask", self.mask)
         return associative_memory(
             *inputs,
@@ -111,7 +113,12 @@ class Case:
         leaves = self.leaves()
         y, state = self.run(**changes)
         generator = torch.Generator().manual_seed(99)
-        results = [y, *state.weights, *state.surprise, *(state.anchor if self.options["rule"] == "chunk" else ())]
+        results = [
+            y.transpose(1, 2),
+            *state.weights,
+            *state.surprise,
+            *(state.anchor if self.options["rule"] == "chunk" else ()),
+        ]
         total = sum((x * torch.randn(x.shape, generator=generator, dtype=torch.float64)).sum() for x in results)
         flat, spec = torch.utils._pytree.tree_flatten(leaves)
         found = torch.autograd.grad(total, flat, allow_unused=True)

@@ -1,6 +1,7 @@
 """The parallel form equals the token-by-token rule (outputs, state, every gradient), cut anywhere."""
 
 import contextlib
+import functools
 import gc
 import importlib
 import itertools
@@ -43,23 +44,24 @@ CASES = {
 }
 cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 
-CHUNKED = importlib.import_module("titans.ops.associative_memory.chunk")
+CHUNK = importlib.import_module("titans.ops.associative_memory.chunk")
 MODULES = {
     name: importlib.import_module(f"titans.ops.associative_memory.{name}") for name in ("native", "manual_backward")
 }
-NATIVE = MODULES["native"]
 
 
-@pytest.fixture(autouse=True, scope="module", params=["native", "manual_backward", "autograd"])
+@pytest.fixture(scope="module", params=["native", "manual_backward", "chunk"])
 def backend(request):
-    """Run whole chunks, from one on, by one backend only."""
+    """What runs the chunks, from one on."""
     if request.param == "native" and load_kernel("double") is None:
         pytest.skip("no C++ compiler that the native kernel could be made with")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CHUNKED, "MANUAL_BACKWARD_CHUNKS", 1 if request.param == "manual_backward" else 1000)
-        if request.param != "native":
-            patch.setattr(NATIVE, "available", lambda x: False)
-        yield request.param
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def make_case(make_case, backend):
+    """Make the inputs of one call of a backend: see `Case`."""
+    return functools.partial(make_case, backend=backend)
 
 
 @st.composite
@@ -168,21 +170,21 @@ def test_second_derivatives(make_case, name):
 def gated_delta_rule(q, k, v, beta, alpha, state):
     """Plain loops, row vectors: the error is read before the decay."""
     outputs = []
-    for t in range(q.shape[2]):
-        query, key, value = (x[:, :, t].unsqueeze(-2) for x in (q, k, v))
-        step, keep = beta[:, :, t, None, None], 1 - alpha[:, :, t]
+    for t in range(q.shape[1]):
+        query, key, value = (x[:, t].unsqueeze(-2) for x in (q, k, v))
+        step, keep = beta[:, t, :, None, None], 1 - alpha[:, t]
         keep = keep[:, :, None, None] if keep.dim() == 2 else keep.unsqueeze(-2)
         state = keep * state - step * key.mT @ (key @ state - value)
-        outputs.append(query @ state)
-    return torch.cat(outputs, -2), state
+        outputs.append((query @ state).squeeze(-2))
+    return torch.stack(outputs, 1), state
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("forget", ["none", "scalar", "channelwise"])
 def test_without_momentum_the_token_rule_is_the_delta_rule(make_case, close, forget, dtype, tolerance):
     case = make_case(rule="token", depth=1, tokens=50, chunk_size=16, channels=4 if forget == "channelwise" else None)
-    beta = torch.rand(2, 2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    alpha = torch.zeros(2, 2, 50, dtype=torch.float64) if forget == "none" else case.inputs["alpha"]
+    beta = torch.rand(2, 50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    alpha = torch.zeros(2, 50, 2, dtype=torch.float64) if forget == "none" else case.inputs["alpha"]
     start = case.state.weights[0]
     case.inputs |= {"theta": beta / 2, "alpha": alpha, "eta": torch.zeros_like(beta)}
     case.state = initial_state([start])
@@ -195,7 +197,7 @@ def test_without_momentum_the_token_rule_is_the_delta_rule(make_case, close, for
 def test_the_online_rule_written_out(make_case, close, limited):
     """Two layers, residual and norm, momentum and decay, by hand-made loops that share nothing with the package."""
     case = make_case(batch=1, heads=1, tokens=11, chunk_size=4, residual=True, norm="shared", limited=limited)
-    q, k, v, theta, alpha, eta = (x[0, 0] for x in case.inputs.values())
+    q, k, v, theta, alpha, eta = (x[0, :, 0] for x in case.inputs.values())
     scale = case.norm_weight
 
     def network(w1, w2, x):
@@ -224,9 +226,9 @@ def test_the_online_rule_written_out(make_case, close, limited):
         w = [(1 - alpha[t]) * a + b for a, b in zip(w, s, strict=True)]
         expected.append(network(*w, q[t]))
     assert not limited or min(limits) < 0.5
-    for backend in ("chunk", "naive"):
-        y, state = case.run(state=initial_state(case.state.weights), backend=backend)
-        close(y[0, 0], torch.stack(expected), 1e-12)
+    for changes in ({}, {"backend": "naive"}):
+        y, state = case.run(state=initial_state(case.state.weights), **changes)
+        close(y[0, :, 0], torch.stack(expected), 1e-12)
         close([x[0, 0] for x in state.weights], w, 1e-12)
         close([x[0, 0] for x in state.surprise], s, 1e-12)
 
@@ -242,7 +244,7 @@ def test_token_rule_is_the_chunk_rule_with_chunks_of_one(make_case, close):
 
 def test_limited_steps_of_a_matrix_memory_divide_by_the_square_of_a_long_key(make_case, close):
     case = make_case(depth=1, residual=True)
-    length = torch.linspace(0.5, 3, 13, dtype=torch.float64)
+    length = torch.linspace(0.5, 3, 13, dtype=torch.float64).unsqueeze(-1)
     case.inputs["k"] = case.inputs["k"] * length.unsqueeze(-1)
     limited = case.run(limit_steps=True)
     close(limited, case.run(theta=case.inputs["theta"] / length.clamp(min=1).square()), 1e-12)
@@ -263,14 +265,8 @@ def test_any_split_equals_one_call(make_case, close, stream, options, lengths):
     options = {**options, "tokens": sum(lengths)}
     case = make_case(**options)
     whole = case.run()
-
-    def step(start, stop, state):
-        y, state = case.run(start, stop, state)
-        return y.transpose(1, 2), state
-
     for pieces in (lengths, [1] * sum(lengths)):
-        y, state = stream(step, pieces)
-        close((y.transpose(1, 2), state), whole, 1e-12)
+        close(stream(case.run, pieces), whole, 1e-12)
 
 
 @given(options(masked=True, batch=3))
@@ -279,8 +275,8 @@ def test_padding_anywhere_is_a_no_op(make_case, close, same, options):
     case = make_case(**options)
     y, state = case.run()
     assert not y.isnan().any()
-    assert (y.transpose(1, 2)[~case.mask] == 0).all()
-    garbage = {name: torch.where(case.mask.view(3, 1, -1, *[1] * (x.dim() - 3)), x, torch.nan)
+    assert (y[~case.mask] == 0).all()
+    garbage = {name: torch.where(case.mask.view(3, -1, *[1] * (x.dim() - 2)), x, torch.nan)
                for name, x in case.inputs.items()}  # fmt: skip
     same(case.run(**garbage), (y, state))
     for row in range(3):
@@ -289,9 +285,9 @@ def test_padding_anywhere_is_a_no_op(make_case, close, same, options):
         if not here.any():
             close(state.select(torch.tensor([row])), start, 0.0)
             continue
-        alone = {name: x[row : row + 1, :, here] for name, x in case.inputs.items()}
+        alone = {name: x[row : row + 1, here] for name, x in case.inputs.items()}
         expected, final = associative_memory(**alone, state=start, norm_weight=case.norm_weight, **case.options)
-        close(y[row : row + 1, :, here], expected, 1e-12)
+        close(y[row : row + 1, here], expected, 1e-12)
         close(state.select(torch.tensor([row])), final, 1e-12)
 
 
@@ -303,21 +299,21 @@ def test_ragged_rows_go_on(make_case, close):
     for piece in range(4):
         size = max(row[piece] for row in lengths)
         mask = torch.zeros(3, size, dtype=torch.bool)
-        inputs = {name: torch.zeros(*x.shape[:2], size, *x.shape[3:], dtype=x.dtype) for name, x in case.inputs.items()}
+        inputs = {name: torch.zeros(3, size, *x.shape[2:], dtype=x.dtype) for name, x in case.inputs.items()}
         for row in range(3):
             n = lengths[row][piece]
             mask[row, size - n :] = True  # padding on the left
             for name, x in case.inputs.items():
-                inputs[name][row, :, size - n :] = x[row, :, read[row] : read[row] + n]
+                inputs[name][row, size - n :] = x[row, read[row] : read[row] + n]
             read[row] += n
         y, state = associative_memory(**inputs, state=state, mask=None if mask.all() else mask, **case.options)
         for row in range(3):
-            outputs[row].append(y[row, :, mask[row]])
+            outputs[row].append(y[row, mask[row]])
     assert torch.equal(state.offset, torch.tensor(read) % 4)
     for row in range(3):
         start = initial_state(case.state.weights).select(torch.tensor([row]))
         expected, final = case.run(0, read[row], start, rows=slice(row, row + 1))
-        close(torch.cat(outputs[row], 1), expected[0], 1e-12)
+        close(torch.cat(outputs[row]), expected[0], 1e-12)
         close(state.select(torch.tensor([row])), final, 1e-12)
 
 
@@ -329,16 +325,16 @@ def test_causal(make_case, same, options):
     for p in (0, 3, 4, 9):
         for name, x in case.inputs.items():
             other = x.clone()
-            other[:, :, p] = other[:, :, p] * 0.5 + 0.1
+            other[:, p] = other[:, p] * 0.5 + 0.1
             changed, final = case.run(**{name: other})
-            same(changed[:, :, :p], y[:, :, :p], name)
-            assert (changed[:, :, p] != y[:, :, p]).any(), f"{name} at {p} does nothing"
+            same(changed[:, :p], y[:, :p], name)
+            assert (changed[:, p] != y[:, p]).any(), f"{name} at {p} does nothing"
             if name == "q":
                 same(final, state)
-                same(changed[:, :, p + 1 :], y[:, :, p + 1 :])
+                same(changed[:, p + 1 :], y[:, p + 1 :])
             else:
-                for t in range(p + 1, y.shape[2]):
-                    assert (changed[:, :, t] != y[:, :, t]).any(), f"{name} at {p} is forgotten at {t}"
+                for t in range(p + 1, y.shape[1]):
+                    assert (changed[:, t] != y[:, t]).any(), f"{name} at {p} is forgotten at {t}"
                 assert not torch.equal(final.weights[0], state.weights[0])
 
 
@@ -348,9 +344,9 @@ def test_rows_and_heads_are_independent(make_case, same, options):
     y, state = case.run()
     changed, final = case.run(**{name: torch.cat([x[:1], x[1:] * 0.5]) for name, x in case.inputs.items()})
     same((changed[:1], final.select(torch.tensor([0]))), (y[:1], state.select(torch.tensor([0]))))
-    changed, _ = case.run(**{name: torch.cat([x[:, :1], x[:, 1:] * 0.5], 1) for name, x in case.inputs.items()})
-    same(changed[:, :1], y[:, :1])
-    assert not torch.equal(changed[:, 1:], y[:, 1:])
+    changed, _ = case.run(**{name: torch.cat([x[:, :, :1], x[:, :, 1:] * 0.5], 2) for name, x in case.inputs.items()})
+    same(changed[:, :, :1], y[:, :, :1])
+    assert not torch.equal(changed[:, :, 1:], y[:, :, 1:])
 
 
 @cases
@@ -389,7 +385,7 @@ def test_surprise_of_a_matrix_written_out(make_case, close):
     case = make_case(depth=1, tokens=1)
     *_, surprise = case.run(return_surprise=True)
     k, v = case.inputs["k"], case.inputs["v"]
-    expected = 2 * k.norm(dim=-1) * (k @ case.state.anchor[0] - v).norm(dim=-1)
+    expected = 2 * k.norm(dim=-1) * (torch.einsum("bthi,bhio->btho", k, case.state.anchor[0]) - v).norm(dim=-1)
     close(surprise, expected, 1e-12)
 
 
@@ -403,7 +399,7 @@ def test_surprise_of_a_matrix_written_out(make_case, close):
 def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, options):
     case = make_case(tokens=170, **options)
     recomputed = case.gradients()
-    monkeypatch.setattr(CHUNKED, "group_size", lambda chunks: chunks)
+    monkeypatch.setattr(CHUNK, "group_size", lambda chunks: chunks)
     close(recomputed, case.gradients(), 1e-12)
 
 
@@ -411,7 +407,7 @@ def test_recomputation_changes_no_gradient(make_case, close, monkeypatch, option
 @pytest.mark.parametrize("group", [1, 8, 12])
 def test_groups_change_no_gradient(make_case, close, monkeypatch, group, limited, backend):
     """The written-out derivative, in groups of 1, 2 and 3 chunks; the last one is smaller."""
-    if backend == "autograd":
+    if backend == "chunk":
         pytest.skip("autograd has groups of its own: the test above")
     case = make_case(tokens=35, chunk_size=4, residual=True, norm="head", limited=limited, offset=1, step=0.05)
     whole = case.gradients()
@@ -450,13 +446,13 @@ def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(mak
     long, _ = kept_bytes(make_case, 576, channels=2)
     assert 12 * state < long < 576 * state / 10
     assert long < 9 * short / 2  # 9 times the tokens, 3 times the states
-    monkeypatch.setattr(CHUNKED, "group_size", lambda chunks: chunks)
+    monkeypatch.setattr(CHUNK, "group_size", lambda chunks: chunks)
     # Without recomputation the measure sees every state.
     assert kept_bytes(make_case, 64, channels=2)[0] > 64 * state / 2
 
 
 def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, backend):
-    if backend == "autograd":
+    if backend == "chunk":
         pytest.skip("by autograd: the test above")
 
     def per_chunk():
@@ -469,7 +465,7 @@ def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, ba
 
 
 def test_backward_frees_what_was_kept(make_case, backend):
-    if backend == "autograd":
+    if backend == "chunk":
         pytest.skip("autograd frees by itself")
     case = make_case(batch=1, heads=1, width=16, hidden=64, tokens=512, chunk_size=8, dtype=torch.float32, limited=True)
     leaves = case.leaves()
@@ -510,12 +506,12 @@ def test_half_precision_weights_are_widened():
 @pytest.mark.parametrize("change", [
     ("q", lambda x: x[:, :, :, :3], "q has shape"),
     ("q", lambda x: x[0], "q has shape"),
-    ("q", lambda x: x[:, :1], "q has shape"),
-    ("k", lambda x: x[:, :, :-1], "k has shape"),
+    ("q", lambda x: x[:, :, :1], "q has shape"),
+    ("k", lambda x: x[:, :-1], "k has shape"),
     ("k", lambda x: x[:1], "k has shape"),
     ("v", lambda x: x[..., :-1], "v has shape"),
     ("theta", lambda x: x.unsqueeze(-1), "theta has shape"),
-    ("theta", lambda x: x[:, :, :-1], "theta has shape"),
+    ("theta", lambda x: x[:, :-1], "theta has shape"),
     ("eta", lambda x: x[:, :1], "eta has shape"),
     ("alpha", lambda x: x[..., :1].squeeze(-1), "alpha has shape"),
     ("alpha", lambda x: x[..., None, None].expand(-1, -1, -1, 2, 2), "alpha has shape"),
@@ -569,7 +565,7 @@ def test_inputs_and_outputs_of_different_width(make_case, close, widths, limited
         [torch.randn(s, generator=generator, dtype=torch.float64) / 2 for s in shapes] for _ in range(3)
     )
     case.state = AssociativeMemoryState(weights, surprise, anchor, 0)
-    case.inputs["v"] = torch.randn(2, 2, 13, widths[-1], generator=generator, dtype=torch.float64)
+    case.inputs["v"] = torch.randn(2, 13, 2, widths[-1], generator=generator, dtype=torch.float64)
     case.inputs["k"] *= 1.5  # for a matrix and a unit key the limit has a kink
     close(case.gradients(), case.gradients(backend="naive"), EXACT)
 

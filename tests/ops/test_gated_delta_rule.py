@@ -258,11 +258,9 @@ def test_delta_net_is_the_token_rule_of_the_associative_memory(close):
     """`theta = beta / 2`, for the gradient of the squared error carries a factor 2."""
     case = Case(None, True)
     q, k, v, _, beta = case.inputs.values()
-    heads_first = [x.transpose(1, 2) for x in (q, k, v, beta / 2)]
-    none = torch.zeros_like(heads_first[3])
-    memory = initial_state([case.state.matrix])
-    y, memory = associative_memory(*heads_first, none, none, memory, rule="token", residual=False)
-    close(case.run(), (y.transpose(1, 2), GatedDeltaRuleState(memory.weights[0])), EXACT)
+    none, memory = torch.zeros_like(beta), initial_state([case.state.matrix])
+    y, memory = associative_memory(q, k, v, beta / 2, none, none, memory, rule="token", residual=False)
+    close(case.run(), (y, GatedDeltaRuleState(memory.weights[0])), EXACT)
 
 
 def test_the_order_of_titans_is_a_change_of_variables(close):
@@ -270,12 +268,10 @@ def test_the_order_of_titans_is_a_change_of_variables(close):
     case = Case("head", True)
     q, k, v, log_decay, beta = case.inputs.values()
     decay = log_decay.exp()
-    alpha, theta = 1 - decay, beta * decay / 2
-    heads_first = [x.transpose(1, 2) for x in (q, k, v / decay.unsqueeze(-1), theta, alpha)]
+    gates = (beta * decay / 2, 1 - decay, torch.zeros_like(decay))
     memory = initial_state([case.state.matrix])
-    eta = torch.zeros_like(heads_first[3])
-    y, memory = associative_memory(*heads_first, eta, memory, rule="token", residual=False)
-    close(case.run(), (y.transpose(1, 2), GatedDeltaRuleState(memory.weights[0])), EXACT)
+    y, memory = associative_memory(q, k, v / decay.unsqueeze(-1), *gates, memory, rule="token", residual=False)
+    close(case.run(), (y, GatedDeltaRuleState(memory.weights[0])), EXACT)
 
 
 def test_retention_is_decayed_attention(close):
@@ -306,7 +302,7 @@ def test_equals_qwen3_next(close, name):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"q": torch.zeros(2, 3, 4)}, r"q has shape \(2, 3, 4\): expected \[B, N, H, d_k\]"),
+    ({"q": torch.zeros(2, 3, 4)}, r"q has shape \(2, 3, 4\): expected \[B, T, H, d_k\]"),
     ({"q": torch.zeros(2, 0, 2, 4)}, "q holds no tokens"),
     ({"k": torch.zeros(2, 5, 2, 3)}, r"k has shape \(2, 5, 2, 3\): expected \(2, 5, 2, 4\)"),
     ({"v": torch.zeros(2, 5, 1, 3)}, "v has shape"),

@@ -115,7 +115,7 @@ def test_the_state_stays_in_float32_in_half_precision(close):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"u": torch.zeros(2, 5)}, r"u has shape \(2, 5\): expected \[B, N, D\]"),
+    ({"u": torch.zeros(2, 5)}, r"u has shape \(2, 5\): expected \[B, T, D\]"),
     ({"u": torch.zeros(2, 0, 3)}, "u holds no tokens"),
     ({"rate": torch.zeros(4, 3)}, r"rate has shape \(4, 3\): expected \[3, S\]"),
     ({"step": torch.zeros(2, 5, 1)}, "step has shape"),

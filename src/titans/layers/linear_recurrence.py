@@ -142,7 +142,8 @@ class LinearRecurrence(Mixer):
         weight = self.o_norm.weight
         if self.g_proj is None:
             return F.rms_norm(y, weight.shape, weight, OUTPUT_EPS).flatten(2)
-        return gated_rms_norm(y.transpose(1, 2), weight, self.g_proj(x), OUTPUT_EPS)
+        gate = self.g_proj(x).unflatten(-1, (self.num_heads, -1))
+        return gated_rms_norm(y, gate, weight, OUTPUT_EPS).flatten(2)
 
 
 def empty_memory(like: Tensor, shape: tuple[int, ...], conv_state: Tensor | None) -> LinearRecurrenceState:

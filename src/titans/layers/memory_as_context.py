@@ -23,7 +23,7 @@ SEGMENTS = 32  # recomputed together at least; a segment costs far more time tha
 class Segment(NamedTuple):
     """The inputs of a segment, or of a part of it."""
 
-    query: Tensor  # [B, H_m, n, d_m], to the memory
+    query: Tensor  # [B, n, H_m, d_m], to the memory
     q: Tensor  # [B, H, n, d], placed
     k: Tensor  # [B, H, n, d], placed
     v: Tensor  # [B, H, n, d]
@@ -139,7 +139,7 @@ class MemoryAsContext(Mixer):
             state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device
         )
         (query,), conv_state = self.retrieval_proj(x, state.query_conv_state, lengths)
-        segments = self._segments(alignment, alignment.align(x, 1), alignment.align(query, 2), state.offset)
+        segments = self._segments(alignment, alignment.align(x, 1), alignment.align(query, 1), state.offset)
         size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
         carry = Carry(state.memory, state.context, state.keys, state.values)
@@ -159,7 +159,7 @@ class MemoryAsContext(Mixer):
         k = attention.apply_rope(attention.split_heads(attention.k_proj(x)), slots.unsqueeze(1))
         v = attention.split_heads(attention.v_proj(x))
         sizes = [span.size for span in alignment.spans for _ in range(span.chunks)]
-        parts = [y.split(sizes, dim) for y, dim in ((query, 2), (q, 2), (k, 2), (v, 2), (x, 1), (slots, 1))]
+        parts = [y.split(sizes, dim) for y, dim in ((query, 1), (q, 2), (k, 2), (v, 2), (x, 1), (slots, 1))]
         masks = [None] * len(sizes) if alignment.mask is None else alignment.mask.split(sizes, 1)
         ends = [end for span in alignment.spans for end in span.ends()]
         return [Segment(*part) for part in zip(*parts, masks, ends, strict=True)]
@@ -201,9 +201,9 @@ class MemoryAsContext(Mixer):
         return self.gate.attention_norm(s.x + attention.o_proj(y)), keys, values
 
     def _retrieve(self, query: Tensor, context: list[Tensor]) -> Tensor:
-        """`h = norm(M*(q))` for queries `[B, H_m, n, d_m]`, heads side by side: `[B, n, D]`."""
+        """`h = norm(M*(q))` for queries `[B, n, H_m, d_m]`, heads side by side: `[B, n, D]`."""
         h: Tensor = self.retrieval_norm(self.memory.recall(query, context))
-        return h.transpose(1, 2).flatten(2)
+        return h.flatten(2)
 
     def _ask(self, context: list[Tensor], batch: int) -> tuple[Tensor, Tensor]:
         """Retrieve with the learned queries: keys and values of the answers, `[B, H, R, d]`."""

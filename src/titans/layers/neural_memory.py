@@ -15,10 +15,9 @@ from titans.layers.projection import ConvolvedProjection
 from titans.layers.registry import register_mixer
 from titans.layers.writing import Observer, Written, write
 from titans.ops import initial_state
-from titans.ops.associative_memory import Network
+from titans.ops.associative_memory import read_memory
 from titans.ops.gated_rms_norm import gated_rms_norm
 from titans.ops.short_conv import clip_rms
-from titans.ops.tracing import disable_autocast
 from titans.state import NeuralMemoryState
 
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
@@ -225,23 +224,20 @@ class NeuralMemory(Mixer):
         """Read the memory only: `M*(q)`.
 
         Args:
-            q: queries `[B, H, T, d]`, of any length; the memory sees their direction.
+            q: queries `[B, T, H, d]`, of any length; the memory sees their direction.
             weights: the memory's weights, L tensors `[B, H, d_in, d_out]`.
 
         Returns:
-            What the memory holds, `[B, H, T, d]`, before output norm and gate.
+            What the memory holds, `[B, T, H, d]`, before output norm and gate.
         """
-        norm = None if self.memory_norm is None else self.memory_norm.unsqueeze(1).to(weights[0].dtype)
-        with disable_autocast(q.device):
-            y = Network(**self.network_options, norm_weight=norm)(weights, F.normalize(q, dim=-1).to(weights[0].dtype))
-        return y.to(q.dtype)
+        return read_memory(F.normalize(q, dim=-1), weights, **self.network_options, norm_weight=self.memory_norm)
 
     def _measure(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[list[Tensor], NeuralMemoryState]:
         y, state, written = self._write(x, state, lengths, measure=True)
         assert written.surprise is not None  # measured
-        return [y, written.surprise.mT], state
+        return [y, written.surprise], state
 
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool
@@ -260,17 +256,17 @@ class NeuralMemory(Mixer):
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Compute theta, alpha and eta, `[B, H, T]` (alpha channel-wise `[B, H, T, d]`), and the gates to carry."""
+        """Compute theta, alpha and eta, `[B, T, H]` (alpha channel-wise `[B, T, H, d]`), and the gates to carry."""
         logits, carried = self.gates(clip_rms(x, MAX_GATE_INPUT_RMS)), None
         if state.gates is not None:
             logits, carried = self._share(logits, state, lengths)
-        logits = precise(logits).mT
-        step, momentum, forget = logits.split(self.gate_sizes, 1)  # [B, H, T] each; empty where switched off
+        logits = precise(logits)
+        step, momentum, forget = logits.split(self.gate_sizes, -1)  # [B, T, H] each; empty where switched off
         opening, off = step.sigmoid(), torch.zeros_like(step)
         eta = self.eta_max * momentum.sigmoid() if self.gate_sizes[1] else off
         alpha = (forget + FORGET_BIAS).sigmoid() if self.gate_sizes[2] else off
-        if alpha.shape[1] > self.num_heads:
-            alpha = alpha.unflatten(1, (self.num_heads, -1)).mT
+        if alpha.shape[-1] > self.num_heads:
+            alpha = alpha.unflatten(-1, (self.num_heads, -1))
         if self.config.gate_floor and not self.training:
             is_open = opening >= self.config.gate_floor
             opening = opening * is_open
@@ -290,8 +286,9 @@ class NeuralMemory(Mixer):
         return shared, carried.to(state.gates.dtype)
 
     def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
-        """Normalise per head what was read, `[B, H, T, d]`, gate it by the bounded input and project: `[B, T, D]`."""
-        out: Tensor = self.o_proj(gated_rms_norm(y, self.o_norm.weight, self.g_proj(x), OUTPUT_EPS))
+        """Normalise per head what was read, `[B, T, H, d]`, gate it by the bounded input and project: `[B, T, D]`."""
+        gate = self.g_proj(x).unflatten(-1, (self.num_heads, -1))
+        out: Tensor = self.o_proj(gated_rms_norm(y, gate, self.o_norm.weight, OUTPUT_EPS).flatten(2))
         return out
 
 

@@ -62,7 +62,7 @@ class ConvolvedProjection(nn.Module):
             lengths: tokens that count in each row `[B]`; None for all.
 
         Returns:
-            The parts, `[B, H, T, D / H]` each, and the tail after x.
+            The parts, `[B, T, H, D / H]` each, and the tail after x.
         """
         y = self.linear(x)
         parts = short_conv_qkv(y, self.conv_weight, conv_state, self.num_heads, self.norms)

@@ -10,11 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from titans.ops import AssociativeMemoryState, associative_memory
-from titans.ops.associative_memory.gated import Decision, gated_associative_memory, passed_by
-from titans.ops.associative_memory.network import Network, Options
+from titans.ops.associative_memory import (
+    AssociativeMemoryState,
+    Decision,
+    associative_memory,
+    gated_associative_memory,
+    read_memory,
+    skip_tokens,
+)
 from titans.ops.associative_memory.recurrence import segment_product
-from titans.ops.tracing import disable_autocast, is_concrete
+from titans.ops.tracing import is_concrete
 from titans.state import NeuralMemoryState, WriteState
 
 FOLLOWING = 0.99  # gamma: mean and deviation of the surprise follow a stream over some hundred tokens
@@ -24,10 +29,10 @@ class Written(NamedTuple):
     """What became of the tokens of one call; anything for padding.
 
     Args:
-        y: what was read, `[B, H, T, d]`.
+        y: what was read, `[B, T, H, d]`.
         memory: the memory after the last token.
         writing: the running quantities after it; None where there is no policy.
-        surprise: gradient norms `[B, H, T]`; None where they were not asked for.
+        surprise: gradient norms `[B, T, H]`; None where they were not asked for.
         written: `[B, T]`, bool; None where all tokens met the same fate.
         dropped: `[B, T]`, bool; None likewise.
         forgotten: share of the memory that each token let decay, the mean over heads, `[B, T]`; None where none did.
@@ -61,27 +66,21 @@ def write(
         Reads, the memory, and what became of the tokens.
     """
     (q, k, v, theta, alpha, eta), memory, writing = inputs, state.memory, state.writing
-    forgotten = alpha.mean((1, *range(3, alpha.dim())))  # channels, too, where they forget for themselves
+    forgotten = alpha.mean((2, *range(3, alpha.dim())))  # channels, too, where they forget for themselves
     if writing is None or _everywhere(writing, -math.inf):
         y, memory, *surprise = associative_memory(
             q, k, v, theta, alpha, eta, memory, mask=mask, return_surprise=measure, **options
         )
         after = None if writing is None else alike(writing, _count(q, mask), written=True)
         return Written(y, memory, after, surprise[0] if measure else None, forgotten=forgotten)
-    dtype = memory.weights[0].dtype
-    q, k, v, theta, alpha, eta = (x.to(dtype) for x in inputs)
-    norm = None if options["norm_weight"] is None else options["norm_weight"].unsqueeze(1).to(dtype)
-    network = Network(options["activation"], options["residual"], norm)
-    rule, chunk_size = options["rule"], options["chunk_size"]
-    with disable_autocast(q.device):
-        if not measure and _everywhere(writing, math.inf):
-            y, memory = passed_by(network, rule, chunk_size, q, mask, memory)
-            return Written(y.to(inputs[0].dtype), memory, alike(writing, _count(q, mask), written=False), None)
-        choices = Options(network, rule, chunk_size, True, options["limit_steps"])
-        found = gated_associative_memory(choices, q, k, v, theta, alpha, eta, mask, memory, decide, writing)
-    y = found.y.to(inputs[0].dtype)
+    if not measure and _everywhere(writing, math.inf):
+        network = {name: options[name] for name in ("activation", "residual", "norm_weight")}
+        y = read_memory(q, memory.weights, **network)
+        memory = skip_tokens(memory, q.shape[1], mask, options["rule"], options["chunk_size"])
+        return Written(y, memory, alike(writing, _count(q, mask), written=False), None)
+    found = gated_associative_memory(q, k, v, theta, alpha, eta, memory, decide, writing, mask=mask, **options)
     forgotten = found.written * (1 - (1 - forgotten) * found.kept)
-    return Written(y, found.memory, found.carry, found.surprise, found.written, found.dropped, forgotten)
+    return Written(found.y, found.memory, found.carry, found.surprise, found.written, found.dropped, forgotten)
 
 
 def decide(state: WriteState, norm: Tensor, mask: Tensor | None) -> tuple[WriteState, Decision]:
@@ -151,8 +150,8 @@ def _everywhere(state: WriteState, threshold: float) -> bool:
 
 
 def _count(q: Tensor, mask: Tensor | None) -> Tensor:
-    """Count the tokens of each row of `q` `[B, H, T, d]`."""
-    return torch.full((q.shape[0],), q.shape[2], device=q.device) if mask is None else mask.sum(1)
+    """Count the tokens of each row of `q` `[B, T, H, d]`."""
+    return torch.full((q.shape[0],), q.shape[1], device=q.device) if mask is None else mask.sum(1)
 
 
 def _before(x: Tensor, start: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class Trace:
     def _record(self, index: int, found: Written, lengths: Tensor | None) -> None:
         assert found.surprise is not None  # watched layers measure
         assert found.forgotten is not None
-        surprise = found.surprise.detach().mean(1)
+        surprise = found.surprise.detach().mean(2)
         written = torch.ones_like(surprise, dtype=torch.bool) if found.written is None else found.written
         dropped = ~written if found.dropped is None else found.dropped
         lengths = None if lengths is None else lengths.cpu()

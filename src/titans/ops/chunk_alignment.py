@@ -48,8 +48,8 @@ class ChunkAlignment(NamedTuple):
         spans: the chunks, in order.
         end: tokens of the last, open chunk read after this call: an integer, or `[B]`.
         mask: `[B, M]`, which aligned positions hold a token; None where all do.
-        source: `[B, M]`, the token at each aligned position (N: none); None where nothing moves.
-        target: `[B, N]`, the position of each token.
+        source: `[B, M]`, the token at each aligned position (T: none); None where nothing moves.
+        target: `[B, T]`, the position of each token.
     """
 
     spans: list[Span]
@@ -59,7 +59,7 @@ class ChunkAlignment(NamedTuple):
     target: Tensor | None = None
 
     def align(self, x: Tensor, dim: int) -> Tensor:
-        """Align `x` `[B, ..., N, ...]` along `dim`; positions without a token are zero."""
+        """Align `x` `[B, ..., T, ...]` along `dim`; positions without a token are zero."""
         if self.source is None:
             return x if self.mask is None else x.masked_fill(~_view(self.mask, x, dim), 0)
         empty = torch.zeros_like(x.narrow(dim, 0, 1))
@@ -79,15 +79,15 @@ def chunk_alignment(
     device: torch.device,
     loops: bool = False,
 ) -> ChunkAlignment:
-    """Align N tokens to chunks, starting `offset` tokens into a chunk.
+    """Align T tokens to chunks, starting `offset` tokens into a chunk.
 
     Decisions depend on shapes only, never on values, so that nothing waits for an accelerator.
 
     Args:
         offset: tokens already read of the open chunk: an integer for all rows, or `[B]`.
-        mask: `[B, N]`, bool, False for padding; None for none.
+        mask: `[B, T]`, bool, False for padding; None for none.
         batch: B.
-        tokens: N, at least 1.
+        tokens: T, at least 1.
         size: tokens per chunk.
         device: where positions are computed.
         loops: the caller can run chunks as a loop of a graph, whose number it leaves open.

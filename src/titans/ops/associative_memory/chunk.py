@@ -1,4 +1,7 @@
-"""The parallel form: chunks of tokens as matrix products; no weight matrix per token is ever built (section 2)."""
+"""The parallel form: chunks of tokens as matrix products, without a weight matrix per token.
+
+See docs/semantics.md, section 2.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory import manual_backward, native
+from titans.ops.associative_memory.arguments import Inputs
 from titans.ops.associative_memory.chunk_autograd import Backend, ChunkFunction, thirds
 from titans.ops.associative_memory.chunk_step import Memory, errors, limited, read, write
 from titans.ops.associative_memory.network import Network, Options, gradient_square
@@ -44,17 +48,20 @@ class Tokens(NamedTuple):
 
 
 def chunk_associative_memory(
-    options: Options,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    theta: Tensor,
-    alpha: Tensor,
-    eta: Tensor,
-    mask: Tensor | None,
-    state: AssociativeMemoryState,
+    options: Options, inputs: Inputs, mask: Tensor | None, state: AssociativeMemoryState
 ) -> tuple[Tensor, Tensor | None, AssociativeMemoryState]:
-    """Read and write chunk by chunk; arguments and results as `titans.ops.associative_memory`."""
+    """Read and write chunk by chunk.
+
+    Args:
+        options: of the call.
+        inputs: the tokens.
+        mask: `[B, T]`, False for padding.
+        state: the memory before the first token, of B rows.
+
+    Returns:
+        Reads `[B, H, T, d_out]`, gradient norms `[B, H, T]` where asked for, and the memory after the last token.
+    """
+    q, k, v, theta, alpha, eta = inputs
     # Under the token rule a chunk boundary means nothing, so the state does not count tokens.
     offset = state.offset if options.rule == "chunk" else 0
     alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device, loops=True)
@@ -103,9 +110,10 @@ def _backend(options: Options, tokens: Tokens, span: Span) -> Backend | None:
     alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
     if options.rule == "token" or not alike or not is_eager():
         return None
-    if native.available(tokens.q):
+    if options.backend in (None, "native") and native.available(tokens.q):
         return native
-    return manual_backward if span.chunks >= MANUAL_BACKWARD_CHUNKS else None
+    worthwhile = options.backend is None and span.chunks >= MANUAL_BACKWARD_CHUNKS
+    return manual_backward if worthwhile or options.backend == "manual_backward" else None
 
 
 def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Tensor]) -> tuple[Memory, list[Output]]:

@@ -7,17 +7,18 @@ prepared ahead of the one before it. Under the token rule the same holds from to
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from titans.ops.associative_memory.arguments import Inputs, prepare
 from titans.ops.associative_memory.chunk_step import Memory, errors, limited, read, write
-from titans.ops.associative_memory.network import Network, Options, gradient_square
+from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.chunk_alignment import chunk_alignment, renew
-from titans.ops.tracing import is_concrete
+from titans.ops.tracing import disable_autocast, is_concrete
 
 Carry = TypeVar("Carry")
 
@@ -44,13 +45,13 @@ class Gated(NamedTuple, Generic[Carry]):
     """What `gated_associative_memory` returns; False and 0 for padding.
 
     Args:
-        y: reads `[B, H, N, d_out]`.
+        y: reads `[B, T, H, d_out]`.
         memory: the memory after the last token.
         carry: the gate's carry after it.
-        surprise: gradient norms `[B, H, N]`.
-        written: `[B, N]`, bool.
-        dropped: `[B, N]`, bool.
-        kept: `[B, N]`, see `Decision`.
+        surprise: gradient norms `[B, T, H]`.
+        written: `[B, T]`, bool.
+        dropped: `[B, T]`, bool.
+        kept: `[B, T]`, see `Decision`.
     """
 
     y: Tensor
@@ -63,45 +64,63 @@ class Gated(NamedTuple, Generic[Carry]):
 
 
 def gated_associative_memory(
-    options: Options,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     theta: Tensor,
     alpha: Tensor,
     eta: Tensor,
+    state: AssociativeMemoryState,
+    gate: Gate[Carry],
+    carry: Carry,
+    *,
+    mask: Tensor | None = None,
+    **options: Any,
+) -> Gated[Carry]:
+    """Read every token and write those that the gate lets in.
+
+    Args:
+        q: queries `[B, T, H, d_in]`; like all tensors and options as of `associative_memory`.
+        k: keys `[B, T, H, d_in]`.
+        v: values `[B, T, H, d_out]`.
+        theta: step sizes `[B, T, H]`.
+        alpha: forget gates `[B, T, H]` or `[B, T, H, c]`.
+        eta: momentum `[B, T, H]`.
+        state: the memory before the first token.
+        gate: decides chunk by chunk, or token by token under the token rule.
+        carry: what the gate starts from.
+        mask: `[B, T]`, False for padding, which no gate sees as a token.
+        **options: `chunk_size`, `rule`, `activation`, `residual`, `norm_weight` and `limit_steps`.
+
+    Returns:
+        Reads, the memory and the carry after the last token, and each token's surprise and fate.
+    """
+    chosen, inputs, state = prepare((q, k, v, theta, alpha, eta), state, mask, surprise=True, **options)
+    with disable_autocast(q.device):
+        found = _chunks(chosen, inputs, mask, state, gate, carry)
+    y = found.y.transpose(1, 2).to(q.dtype)
+    return found._replace(y=y, surprise=found.surprise.transpose(1, 2))
+
+
+def _chunks(
+    options: Options,
+    inputs: Inputs,
     mask: Tensor | None,
     state: AssociativeMemoryState,
     gate: Gate[Carry],
     carry: Carry,
 ) -> Gated[Carry]:
-    """Read every token and write those that the gate lets in; tensors as of `titans.ops.associative_memory`.
-
-    Args:
-        options: how the memory learns; gradient norms are always computed.
-        q: queries `[B, H, N, d_in]`; like all tensors of the state's precision.
-        k: keys.
-        v: values.
-        theta: step sizes.
-        alpha: forget gates.
-        eta: momentum.
-        mask: `[B, N]`, False for padding, which no gate sees as a token.
-        state: the memory before the first token, of B rows.
-        gate: decides chunk by chunk, or token by token under the token rule.
-        carry: what the gate starts from.
-
-    Returns:
-        Reads, the memory and the carry after the last token, and each token's surprise and fate.
-    """
+    """Run through the chunks; reads and surprise with heads before tokens."""
     by_token = options.rule == "token"
     size, offset = (1, 0) if by_token else (options.chunk_size, state.offset)
+    q, k, v, theta, alpha, eta = inputs
     alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], size, q.device)
     decay = (1 - alpha).unsqueeze(-1) if alpha.dim() == 3 else 1 - alpha
-    inputs = [alignment.align(x, 2) for x in (q, k, v, theta, decay, eta)]
+    aligned = [alignment.align(x, 2) for x in (q, k, v, theta, decay, eta)]
     memory = Memory(state.weights, state.surprise, state.weights if by_token else state.anchor)
     chunks: list[tuple[Tensor, ...]] = []
     for span in alignment.spans:
-        parts = [span.cut(x, 2).unbind(2) for x in inputs]
+        parts = [span.cut(x, 2).unbind(2) for x in aligned]
         masks = [None] * span.chunks if alignment.mask is None else span.cut(alignment.mask, 1).unbind(1)
         for tokens, here, end in zip(zip(*parts, strict=True), masks, span.ends(), strict=True):
             memory, carry, found = _chunk(options, gate, memory, carry, tokens, here, end)
@@ -141,29 +160,23 @@ def _chunk(
     return memory, carry, (y, norm, *decision)
 
 
-def passed_by(
-    network: Network, rule: str, chunk_size: int, q: Tensor, mask: Tensor | None, state: AssociativeMemoryState
-) -> tuple[Tensor, AssociativeMemoryState]:
-    """Read tokens of which none is written: only the place in the chunk moves on, and the anchor at its end.
+def skip_tokens(
+    state: AssociativeMemoryState, tokens: int, mask: Tensor | None, rule: str, chunk_size: int
+) -> AssociativeMemoryState:
+    """Move a memory past tokens that are not written: its place in the chunk changes and, at an end, the anchor.
 
     Args:
-        network: the memory network.
+        state: before the tokens, of B rows.
+        tokens: T.
+        mask: `[B, T]`, False for padding; None for none.
         rule: "chunk" or "token".
         chunk_size: tokens per chunk.
-        q: queries `[B, H, N, d_in]`.
-        mask: `[B, N]`, False for padding.
-        state: the memory before the first token, of B rows.
 
     Returns:
-        Reads `[B, H, N, d_out]`, anything for padding, and the memory after the last token.
+        The state after them.
     """
-    y = network(state.weights, q)
     if rule == "token":
-        return y, state
-    tokens = q.shape[2]
-    if isinstance(state.offset, int) and mask is None:
-        stop: int | Tensor = state.offset + tokens
-    else:
-        stop = state.offset + (torch.full_like(q[:, 0, 0, 0], tokens).long() if mask is None else mask.sum(1))
+        return state
+    stop = state.offset + (tokens if mask is None else mask.sum(1))
     anchor = renew(state.anchor, state.weights, stop >= chunk_size)
-    return y, AssociativeMemoryState(state.weights, state.surprise, anchor, stop % chunk_size)
+    return AssociativeMemoryState(state.weights, state.surprise, anchor, stop % chunk_size)

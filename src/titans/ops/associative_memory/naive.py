@@ -5,23 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from titans.ops.associative_memory.arguments import Inputs
 from titans.ops.associative_memory.network import Network, Options
 from titans.ops.associative_memory.state import AssociativeMemoryState
 
 
 def naive_associative_memory(
-    options: Options,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    theta: Tensor,
-    alpha: Tensor,
-    eta: Tensor,
-    mask: Tensor | None,
-    state: AssociativeMemoryState,
+    options: Options, inputs: Inputs, mask: Tensor | None, state: AssociativeMemoryState
 ) -> tuple[Tensor, Tensor | None, AssociativeMemoryState]:
-    """Read and write one token after the other; arguments and results as `titans.ops.associative_memory`."""
-    network, rule, chunk_size, return_surprise, limit_steps = options
+    """Read and write one token after the other; arguments and results as of `chunk_associative_memory`."""
+    network, rule, chunk_size, return_surprise, limit_steps, _ = options
+    q, k, v, theta, alpha, eta = inputs
     weights, surprise, anchor = state.weights, state.surprise, state.anchor
     batch, _, tokens, _ = q.shape
     offset = torch.as_tensor(state.offset, device=q.device).expand(batch)

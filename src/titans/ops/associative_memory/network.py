@@ -94,10 +94,10 @@ class Network(NamedTuple):
 
         Args:
             weights: L tensors `[B, H, d_in, d_out]`.
-            x: `[B, H, N, d_in]`.
+            x: `[B, H, T, d_in]`.
 
         Returns:
-            `[B, H, N, d_out]`.
+            `[B, H, T, d_out]`.
         """
         z = x @ weights[0]
         for w in weights[1:]:
@@ -139,6 +139,7 @@ class Options(NamedTuple):
         chunk_size: tokens per chunk.
         surprise: compute the gradient norms (they are not differentiable).
         limit_steps: shorten each gradient by `Network.step_limit`.
+        backend: of `associative_memory`.
     """
 
     network: Network
@@ -146,6 +147,7 @@ class Options(NamedTuple):
     chunk_size: int
     surprise: bool
     limit_steps: bool
+    backend: str | None
 
 
 def normalise(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,20 +47,20 @@ def gated_delta_rule(
     least in float32, also under autocast. The chunk size is a matter of speed and changes no result.
 
     Args:
-        q: queries `[B, N, H, d_k]`; nothing scales them here.
-        k: keys `[B, N, H, d_k]`.
-        v: values `[B, N, H, d_v]`.
-        log_decay: natural logarithm of the decay, <= 0: `[B, N, H]`, or per key channel `[B, N, H, d_k]`. -inf is a
+        q: queries `[B, T, H, d_k]`; nothing scales them here.
+        k: keys `[B, T, H, d_k]`.
+        v: values `[B, T, H, d_v]`.
+        log_decay: natural logarithm of the decay, <= 0: `[B, T, H]`, or per key channel `[B, T, H, d_k]`. -inf is a
             decay of exactly 0. None: no decay.
-        beta: step sizes `[B, N, H]` of the delta rule; None writes by addition.
+        beta: step sizes `[B, T, H]` of the delta rule; None writes by addition.
         state: the memory before the first token, from an earlier call, of B rows or one; never modified. None: empty.
         chunk_size: tokens that are treated together. Default 64.
-        mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
+        mask: `[B, T]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
         backend: "chunk", or "naive", the token-by-token oracle. Default: the kernel of
             flash-linear-attention where there is one for the call (docs/guide/models.md), "chunk" otherwise.
 
     Returns:
-        `(y, state)` with y `[B, N, H, d_v]`.
+        `(y, state)` with y `[B, T, H, d_v]`.
 
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
@@ -86,13 +86,13 @@ def gated_delta_rule(
 
 
 def _prepare(x: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Bring `[B, N, H, d]` to `[B, H, N, d]`."""
+    """Bring `[B, T, H, d]` to `[B, H, T, d]`."""
     without: Tensor = _without_padding(x, mask)
     return without.to(dtype).transpose(1, 2)
 
 
 def _without_padding(x: Tensor | None, mask: Tensor | None) -> Any:
-    """Make `[B, N, H]` or `[B, N, H, d]` 0 at padding: no key is written and nothing decays."""
+    """Make `[B, T, H]` or `[B, T, H, d]` 0 at padding: no key is written and nothing decays."""
     if x is None or mask is None:
         return x
     return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0.0)
@@ -108,7 +108,7 @@ def _check_shapes(
     mask: Tensor | None,
 ) -> None:
     if q.dim() != 4:
-        raise ValueError(f"q has shape {tuple(q.shape)}: expected [B, N, H, d_k]")
+        raise ValueError(f"q has shape {tuple(q.shape)}: expected [B, T, H, d_k]")
     batch, tokens, heads, width = q.shape
     if tokens == 0:
         raise ValueError("q holds no tokens: pass at least one")

@@ -45,15 +45,15 @@ def fla_gated_delta_rule(
     """Read and write with the kernel that the recurrence has there.
 
     Args:
-        q: queries `[B, N, H, d_k]`, in half precision.
-        k: keys `[B, N, H, d_k]`; 0 at padding.
-        v: values `[B, N, H, d_v]`.
-        log_decay: `[B, N, H]` or `[B, N, H, d_k]`, or None.
-        beta: `[B, N, H]`, or None for no delta rule.
+        q: queries `[B, T, H, d_k]`, in half precision.
+        k: keys `[B, T, H, d_k]`; 0 at padding.
+        v: values `[B, T, H, d_v]`.
+        log_decay: `[B, T, H]` or `[B, T, H, d_k]`, or None.
+        beta: `[B, T, H]`, or None for no delta rule.
         matrix: the memory before the first token `[B, H, d_k, d_v]`, float32.
 
     Returns:
-        The reads `[B, N, H, d_v]` and the memory after the last token.
+        The reads `[B, T, H, d_v]` and the memory after the last token.
     """
     gates: dict[str, Tensor] = {}
     if log_decay is not None:

@@ -12,16 +12,16 @@ def naive_gated_delta_rule(
     """Read and write one token after the other.
 
     Args:
-        q: queries `[B, H, N, d_k]`.
-        k: keys `[B, H, N, d_k]`.
-        v: values `[B, H, N, d_v]`.
-        log_decay: `[B, H, N, c]`, c = 1 or d_k.
-        beta: `[B, H, N, 1]`, or None for no delta rule.
+        q: queries `[B, H, T, d_k]`.
+        k: keys `[B, H, T, d_k]`.
+        v: values `[B, H, T, d_v]`.
+        log_decay: `[B, H, T, c]`, c = 1 or d_k.
+        beta: `[B, H, T, 1]`, or None for no delta rule.
         matrix: the memory before the first token `[B, H, d_k, d_v]`.
         chunk_size: not used.
 
     Returns:
-        The reads `[B, H, N, d_v]` and the memory after the last token.
+        The reads `[B, H, T, d_v]` and the memory after the last token.
     """
     outputs = []
     for t in range(q.shape[2]):

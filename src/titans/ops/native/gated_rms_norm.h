@@ -10,14 +10,14 @@ namespace titans {
 struct GatedRmsNormProblem {
     int64_t batch, tokens, heads, width, threads;
     double eps;
-    const void* y;       // [batch, heads, tokens, width]
+    const void* x;       // [batch, heads, tokens, width]
     const void* weight;  // [width]
     const void* gate;    // [batch, tokens, heads * width], before its SiLU
     void* output;        // as gate
 
     // Backward only.
     const void* grad;  // of the output
-    void *y_grad, *gate_grad;
+    void *x_grad, *gate_grad;
     void* weight_grad;  // of each block [batch * blocks, width]
 };
 
@@ -71,7 +71,7 @@ public:
         for (int64_t token = first; token < last; ++token)
             for (int64_t head = 0; head < p.heads; ++head) {
                 const int64_t here = by_head(row, head, token), there = by_token(row, head, token);
-                write((const T*)p.y + here, (const T*)p.gate + there, (T*)p.output + there);
+                write((const T*)p.x + here, (const T*)p.gate + there, (T*)p.output + there);
             }
     }
 
@@ -81,7 +81,7 @@ public:
         for (int64_t token = first; token < last; ++token)
             for (int64_t head = 0; head < p.heads; ++head) {
                 const int64_t here = by_head(row, head, token), there = by_token(row, head, token);
-                pull((const T*)p.y + here, (const T*)p.gate + there, (const T*)p.grad + there, (T*)p.y_grad + here,
+                pull((const T*)p.x + here, (const T*)p.gate + there, (const T*)p.grad + there, (T*)p.x_grad + here,
                      (T*)p.gate_grad + there, weight_grad);
             }
     }

@@ -41,18 +41,18 @@ def selective_scan(
     autocast. The chunk size is a matter of speed and changes no result.
 
     Args:
-        u: inputs `[B, N, D]`.
-        step: time steps dt, >= 0, `[B, N, D]`.
+        u: inputs `[B, T, D]`.
+        step: time steps dt, >= 0, `[B, T, D]`.
         rate: of decay, >= 0, `[D, S]`.
-        b: how inputs enter the state, `[B, N, S]`.
-        c: how the state is read, `[B, N, S]`.
+        b: how inputs enter the state, `[B, T, S]`.
+        c: how the state is read, `[B, T, S]`.
         state: before the first token, from an earlier call, of B rows or one; never modified. None: zeros.
         chunk_size: tokens that are stepped through one after the other, in all chunks at once. Default 16.
-        mask: `[B, N]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
+        mask: `[B, T]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
         backend: "chunk", or "naive", the token-by-token oracle.
 
     Returns:
-        `(y, state)` with y `[B, N, D]`.
+        `(y, state)` with y `[B, T, D]`.
 
     Raises:
         ValueError: shapes or options do not fit together; the message says which.
@@ -83,7 +83,7 @@ def _check_shapes(
     mask: Tensor | None,
 ) -> None:
     if u.dim() != 3:
-        raise ValueError(f"u has shape {tuple(u.shape)}: expected [B, N, D]")
+        raise ValueError(f"u has shape {tuple(u.shape)}: expected [B, T, D]")
     batch, tokens, channels = u.shape
     if tokens == 0:
         raise ValueError("u holds no tokens: pass at least one")

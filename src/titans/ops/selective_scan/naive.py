@@ -12,16 +12,16 @@ def naive_selective_scan(
     """Read and write one token after the other.
 
     Args:
-        u: inputs `[B, N, D]`.
-        step: time steps `[B, N, D]`.
+        u: inputs `[B, T, D]`.
+        step: time steps `[B, T, D]`.
         rate: `[D, S]`.
-        b: `[B, N, S]`.
-        c: `[B, N, S]`.
+        b: `[B, T, S]`.
+        c: `[B, T, S]`.
         vector: the state before the first token `[B, D, S]`.
         chunk_size: not used.
 
     Returns:
-        The reads `[B, N, D]` and the state after the last token.
+        The reads `[B, T, D]` and the state after the last token.
     """
     outputs = []
     for t in range(u.shape[1]):

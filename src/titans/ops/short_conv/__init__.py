@@ -21,15 +21,15 @@ def short_conv_qkv(
     kernel is at hand (docs/lab-notes/native.md), otherwise in PyTorch.
 
     Args:
-        x: the next inputs `[B, N, P H d]`, the P parts side by side.
-        conv_weight: `[K, P H d]`, of each channel; the last weighs the present input. None: no convolution.
-        conv_state: the inputs before x, `[B, K - 1, P H d]`; zeros at the start of a stream. None without convolution.
+        x: the next inputs `[B, T, P H D]`, the P parts side by side.
+        conv_weight: `[K, P H D]`, of each channel; the last weighs the present input. None: no convolution.
+        conv_state: the inputs before x, `[B, K - 1, P H D]`; zeros at the start of a stream. None without convolution.
         num_heads: heads H of each part.
         norms: of each part: "none", "l2norm" (unit length per head) or "clip_rms" (root mean square per head at most
             `MAX_VALUE_RMS`).
 
     Returns:
-        The parts, `[B, H, N, d]` each.
+        The parts, `[B, T, H, D]` each.
     """
     if conv_weight is None or conv_state is None or not native.available(x, conv_weight):
         return naive_short_conv_qkv(x, conv_weight, conv_state, num_heads, norms)

@@ -27,7 +27,7 @@ def naive_short_conv_qkv(
     if conv_weight is not None:
         assert conv_state is not None  # checked with the state
         x = short_convolution(torch.cat([conv_state.to(x.dtype), x], 1), conv_weight)
-    parts = F.silu(x).unflatten(-1, (len(norms), num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    parts = F.silu(x).unflatten(-1, (len(norms), num_heads, -1)).unbind(2)
     return tuple(NORMS[norm](part) for norm, part in zip(norms, parts, strict=True))
 
 
@@ -39,7 +39,7 @@ def clip_rms(x: Tensor, limit: float) -> Tensor:
 
 
 def short_convolution(x: Tensor, conv_weight: Tensor) -> Tensor:
-    """Convolve `x` `[B, N + K - 1, C]` with `conv_weight` `[K, C]`, each channel by itself: `[B, N, C]`."""
+    """Convolve `x` `[B, T + K - 1, C]` with `conv_weight` `[K, C]`, each channel by itself: `[B, T, C]`."""
     if in_forward_ad():
         return ShortConvolution.forward(x, conv_weight)
     y: Tensor = ShortConvolution.apply(x, conv_weight)  # type: ignore[no-untyped-call]

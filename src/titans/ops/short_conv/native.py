@@ -43,17 +43,20 @@ def native_short_conv_qkv(
 ) -> tuple[Tensor, ...]:
     """Make heads; arguments and results as `short_conv_qkv`."""
     found: tuple[Tensor, ...] = NativeShortConv.apply(x, conv_weight, conv_state, num_heads, norms)  # type: ignore[no-untyped-call]
-    return found
+    return tuple(y.transpose(1, 2) for y in found)
 
 
 class NativeShortConv(torch.autograd.Function):
-    """Projections to heads; the backward pass keeps nothing but the inputs and makes the rest anew."""
+    """Projections to heads `[B, H, T, D]`, as the memory's kernel reads them best.
+
+    The backward pass keeps nothing but the inputs and makes the rest anew.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, conv_weight: Tensor, conv_state: Tensor, num_heads: int, norms: Sequence[str]
     ) -> tuple[Tensor, ...]:
-        """Make heads; arguments and results as `short_conv_qkv`."""
+        """Make heads; arguments as of `short_conv_qkv`."""
         ctx.save_for_backward(x, conv_weight, conv_state)
         ctx.num_heads, ctx.norms = num_heads, norms
         x, conv_weight, conv_state = (y.contiguous() for y in (x, conv_weight, conv_state))
@@ -68,7 +71,7 @@ class NativeShortConv(torch.autograd.Function):
         x, conv_weight, conv_state = ctx.saved_tensors
         if not manual_backward_applies(*grads):
             with disable_autocast(x.device):
-                again = partial(naive_short_conv_qkv, num_heads=ctx.num_heads, norms=ctx.norms)
+                again = partial(_heads_first, num_heads=ctx.num_heads, norms=ctx.norms)
                 return *autograd_backward(again, (x, conv_weight, conv_state), grads), None, None
         x, conv_weight, conv_state = (y.contiguous() for y in (x, conv_weight, conv_state))
         by_x, by_state = torch.empty_like(x), torch.empty_like(conv_state)
@@ -81,6 +84,10 @@ class NativeShortConv(torch.autograd.Function):
             conv_weight_grad=by_weight.data_ptr(),
         )  # fmt: skip
         return by_x, by_weight.sum(0), by_state, None, None
+
+
+def _heads_first(*args: Any, **kwargs: Any) -> list[Tensor]:
+    return [y.transpose(1, 2) for y in naive_short_conv_qkv(*args, **kwargs)]
 
 
 def _pointers(tensors: Sequence[Tensor]) -> Any:
