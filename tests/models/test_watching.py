@@ -111,4 +111,4 @@ def test_forgotten_is_what_the_forget_gates_say(make_model, close):
     hidden = model.model.layers[0].mixer_norms[0](model.model.embed_tokens(ids))
     _, alpha, _, _ = layer._gates(hidden, layer.initial_state(2), None)
     for row in range(2):
-        close([t.forgotten for t in trace.tokens(row)], alpha[row].mean(0).tolist(), 1e-10)
+        close([t.forgotten for t in trace.tokens(row)], alpha[row].mean(1).tolist(), 1e-10)
