@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from titans.layers.attention import Attention, SlidingWindowAttention
-from titans.layers.full_attention import FullAttention
-from titans.state import FullAttentionState
+from titans.layers.full_attention import FullAttention, FullAttentionState
 
 DIM = 16
 

@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from titans.layers.writing import decide
+from titans.layers.writing import WriteState, decide
 from titans.ops import associative_memory, initial_state
-from titans.state import WriteState
 
 LAYERS = (
     "memory",

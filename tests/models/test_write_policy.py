@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from titans import MemoryState, TitansError, WritePolicy, watch
+from titans.layers.neural_memory import NeuralMemoryState
 from titans.models.write_policy import WriteCounts, memory_norm, memory_norms, write_counts
-from titans.state import NeuralMemoryState
 
 VOCABULARY = 23
 

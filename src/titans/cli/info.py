@@ -64,7 +64,7 @@ def describe(config: Any) -> dict[str, Any]:
     import torch
 
     from titans.models.modeling import TitansForCausalLM
-    from titans.state import GrowingState
+    from titans.ops.state import GrowingState
 
     with torch.device("meta"):
         model = TitansForCausalLM(config)

@@ -12,10 +12,24 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titans.layers.mixer import Mixer, last
 from titans.layers.registry import register_mixer
+from titans.ops.state import State
 from titans.ops.tracing import in_transform, require_static_length
-from titans.state import AttentionState
 
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class AttentionState(State):
+    """State of `SlidingWindowAttention`: its window.
+
+    Args:
+        keys: the last keys, without positions, `[B, W, H, d]`; the newest is the last.
+        values: their values `[B, W, H, d]`.
+        filled: how many of them are real, `[B]`; the first `W - filled` are not.
+    """
+
+    keys: Tensor
+    values: Tensor
+    filled: Tensor
 
 
 class Attention(nn.Module):

@@ -10,7 +10,20 @@ from torch import Tensor
 from titans.layers.attention import Attention
 from titans.layers.mixer import Mixer, last
 from titans.layers.registry import register_mixer
-from titans.state import FullAttentionState
+from titans.ops.state import GrowingState
+
+
+class FullAttentionState(GrowingState):
+    """State of `FullAttention`: all that was read.
+
+    Args:
+        filled: tokens read, `[B]`, int64.
+        keys: their keys, with positions, `[B, M, D]`; the newest is the last.
+        values: their values `[B, M, D]`.
+    """
+
+    keys: Tensor
+    values: Tensor
 
 
 class FullAttention(Mixer):

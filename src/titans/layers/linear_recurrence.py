@@ -13,9 +13,21 @@ from titans.layers.convolution import CausalConvolution
 from titans.layers.mixer import Mixer, bounded, check_positive, valid
 from titans.ops.gated_delta_rule import GatedDeltaRuleState, gated_delta_rule
 from titans.ops.gated_rms_norm import gated_rms_norm
-from titans.state import LinearRecurrenceState
+from titans.ops.state import State
 
 OUTPUT_EPS = 1e-6
+
+
+class LinearRecurrenceState(State):
+    """State of the mixers over `titans.ops.gated_delta_rule`.
+
+    Args:
+        memory: the memory of each head.
+        conv_state: last inputs of the short convolutions, `[B, 3, C]`; None without.
+    """
+
+    memory: GatedDeltaRuleState
+    conv_state: Tensor | None
 
 
 class LinearRecurrence(Mixer):

@@ -14,7 +14,19 @@ from titans.layers.mixer import Mixer, bounded, check_positive, valid
 from titans.layers.registry import register_mixer
 from titans.layers.time_step import MAX_STEP, MIN_STEP
 from titans.ops.selective_scan import SelectiveScanState, selective_scan
-from titans.state import SelectiveStateSpaceState
+from titans.ops.state import State
+
+
+class SelectiveStateSpaceState(State):
+    """State of `Mamba`.
+
+    Args:
+        memory: the state space model's own.
+        conv_state: last inputs of the short convolution, `[B, 3, C]`.
+    """
+
+    memory: SelectiveScanState
+    conv_state: Tensor
 
 
 class Mamba(Mixer):

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.layers.convolution import CausalConvolution
-from titans.layers.linear_recurrence import OUTPUT_EPS, empty_memory
+from titans.layers.linear_recurrence import OUTPUT_EPS, LinearRecurrenceState, empty_memory
 from titans.layers.mixer import Mixer, bounded, check_positive, valid
 from titans.layers.registry import register_mixer
 from titans.layers.time_step import TimeStep
 from titans.ops.gated_delta_rule import gated_delta_rule
-from titans.state import LinearRecurrenceState
 
 
 class Mamba2(Mixer):

@@ -10,14 +10,35 @@ from torch import Tensor, nn
 from titans.layers.attention import Attention
 from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer, bounded, valid
-from titans.layers.neural_memory import NeuralMemory
+from titans.layers.neural_memory import NeuralMemory, NeuralMemoryState
 from titans.layers.projection import ConvolvedProjection
 from titans.layers.registry import register_mixer
 from titans.ops.chunk_alignment import ChunkAlignment, chunk_alignment, renew
 from titans.ops.scan import group_size, scan
-from titans.state import MemoryAsContextState, NeuralMemoryState
+from titans.ops.state import State
 
 SEGMENTS = 32  # recomputed together at least; a segment costs far more time than a chunk of the memory alone
+
+
+class MemoryAsContextState(State):
+    """State of `MemoryAsContext`.
+
+    Args:
+        memory: the memory as of the last token.
+        context: the memory's weights as the last segment left them, L tensors `[B, H, d_in, d_out]`.
+        query_conv_state: last inputs of the retrieval's convolution, `[B, 3, D]`; None without.
+        keys: keys of the current segment's retrieved and own tokens, `[B, H, 2 S, d]`; with learned queries, whose
+            answers are not stored, of its own tokens only, `[B, H, S, d]`.
+        values: their values.
+        offset: tokens read of the current segment: one integer, or int64 `[B]`.
+    """
+
+    memory: NeuralMemoryState
+    context: list[Tensor]
+    query_conv_state: Tensor | None
+    keys: Tensor
+    values: Tensor
+    offset: int | Tensor
 
 
 class Segment(NamedTuple):

@@ -6,12 +6,19 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from titans.layers.attention import SlidingWindowAttention
+from titans.layers.attention import AttentionState, SlidingWindowAttention
 from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer
-from titans.layers.neural_memory import NeuralMemory
+from titans.layers.neural_memory import NeuralMemory, NeuralMemoryState
 from titans.layers.registry import register_mixer
-from titans.state import MemoryAsGateState
+from titans.ops.state import State
+
+
+class MemoryAsGateState(State):
+    """State of `MemoryAsGate`: those of its two branches."""
+
+    attention: AttentionState
+    memory: NeuralMemoryState
 
 
 class MemoryAsGate(Mixer):

@@ -17,8 +17,6 @@ from titans.ops.tracing import is_concrete
 
 MAX_INPUT = 1e4
 
-Mix = Callable[[Tensor, Any, Tensor | None], tuple[list[Tensor], Any]]
-
 
 class Mixer(nn.Module):
     """A layer that mixes tokens: `y, state = mixer(x, state=None, mask=None)`.
@@ -74,8 +72,8 @@ class Mixer(nn.Module):
         Raises:
             ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
         """
-        (y,), state = self._run(self._mix, x, state, mask)
-        return y, state
+        self.check(x, state, mask)
+        return self.advance(x, self.start(x.shape[0]) if state is None else state, mask)
 
     @abstractmethod
     def mix(self, x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
@@ -111,11 +109,6 @@ class Mixer(nn.Module):
         """
         return self.start(batch_size)
 
-    def _run(self, mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:
-        """Check the arguments, start a stream where there is none, and run `mix` on aligned tokens."""
-        self._check(x, state, mask)
-        return _aligned(mix, x, self.start(x.shape[0]) if state is None else state, mask)
-
     def advance(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         """Do as `forward` does, for a caller that has checked the arguments.
 
@@ -127,14 +120,16 @@ class Mixer(nn.Module):
         Returns:
             `(y, state)` as of `forward`.
         """
-        (y,), state = _aligned(self._mix, x, state, mask)
-        return y, state
-
-    def _mix(self, x: Tensor, state: Any, lengths: Tensor | None) -> tuple[list[Tensor], Any]:
+        x, lengths, restore = pad_right(x, mask)
         y, state = self.mix(x, state, lengths)
-        return [y], state
+        return restore(y), state
 
-    def _check(self, x: Tensor, state: Any, mask: Tensor | None) -> None:
+    def check(self, x: Tensor, state: Any, mask: Tensor | None) -> None:
+        """Refuse arguments of `forward` that do not fit this layer.
+
+        Raises:
+            ValueError: it says what does not fit.
+        """
         if x.dim() != 3 or x.shape[-1] != self.hidden_size or x.shape[1] == 0:
             raise ValueError(f"x has shape {tuple(x.shape)}: expected [batch, tokens >= 1, {self.hidden_size}]")
         if mask is not None and (mask.shape != x.shape[:2] or mask.dtype != torch.bool):
@@ -163,13 +158,22 @@ class Mixer(nn.Module):
         return type(state), state.shapes
 
 
-def _aligned(mix: Mix, x: Tensor, state: Any, mask: Tensor | None) -> tuple[list[Tensor], Any]:
-    """Move padding to the right, run `mix`, and put its per-token results back in place, 0 for padding."""
+def pad_right(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Callable[[Tensor], Tensor]]:
+    """Move padding to the right.
+
+    Args:
+        x: tokens `[B, T, D]`.
+        mask: `[B, T]`, bool, False for padding; None for none.
+
+    Returns:
+        The tokens, how many of them count in each row `[B]` (None for all), and what puts results `[B, T, ...]` back in
+        place, 0 for padding.
+    """
     if mask is None:
-        return mix(x, state, None)
+        return x, None, lambda y: y
     alignment = chunk_alignment(0, mask, x.shape[0], x.shape[1], x.shape[1], x.device)
-    outputs, state = mix(alignment.align(x, 1), state, mask.sum(1))
-    return [torch.where(mask.unsqueeze(-1), alignment.unalign(y, 1), 0.0) for y in outputs], state
+    padding = ~mask.unsqueeze(-1)
+    return alignment.align(x, 1), mask.sum(1), lambda y: alignment.unalign(y, 1).masked_fill(padding, 0.0)
 
 
 def _finite(x: Tensor, mask: Tensor | None) -> bool:

@@ -10,20 +10,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.layers.memory_config import MemoryConfig
-from titans.layers.mixer import Mixer, bounded, check_positive, last, precise, valid
+from titans.layers.mixer import Mixer, bounded, check_positive, last, pad_right, precise, valid
 from titans.layers.projection import ConvolvedProjection
 from titans.layers.registry import register_mixer
-from titans.layers.writing import Observer, Written, write
-from titans.ops import initial_state
+from titans.layers.writing import Observer, WriteState, Written, write
+from titans.ops import AssociativeMemoryState, initial_state
 from titans.ops.associative_memory import read_memory
 from titans.ops.gated_rms_norm import gated_rms_norm
 from titans.ops.short_conv import clip_rms
-from titans.state import NeuralMemoryState
+from titans.ops.state import State
 
 FORGET_BIAS = -8.0  # alpha = sigmoid(. - 8): a new memory forgets a 3,000th per token
 INITIAL_SCALE, INITIAL_NORM = 0.1, 0.3  # of a new memory's answers: what is written stands out (docs/lab-notes)
 OUTPUT_EPS = 1e-6
 MAX_GATE_INPUT_RMS = 1.0  # keeps gates of inputs of any scale off 0 and 1, where a deep memory could end at 0 for good
+
+
+class NeuralMemoryState(State):
+    """State of `NeuralMemory`.
+
+    Args:
+        memory: the associative memory.
+        conv_state: last inputs of the short convolutions, of queries, keys and values, `[B, 3, 3 D]`; None without.
+        gates: gates of the current chunk `[B, G]`, where a chunk shares them; None otherwise.
+        writing: which tokens are written; None: every one.
+    """
+
+    memory: AssociativeMemoryState
+    conv_state: Tensor | None
+    gates: Tensor | None
+    writing: WriteState | None = None
 
 
 class NeuralMemory(Mixer):
@@ -188,10 +204,14 @@ class NeuralMemory(Mixer):
         Raises:
             ValueError: the shapes of x, mask and state do not fit the layer, or x is not finite.
         """
-        if return_surprise:
-            (y, surprise), state = self._run(self._measure, x, state, mask)
-            return y, state, surprise
-        return super().forward(x, state, mask)
+        if not return_surprise:
+            return super().forward(x, state, mask)
+        self.check(x, state, mask)
+        state = self.start(x.shape[0]) if state is None else state
+        x, lengths, restore = pad_right(x, mask)
+        y, state, written = self._write(x, state, lengths, measure=True)
+        assert written.surprise is not None  # measured
+        return restore(y), state, restore(written.surprise)
 
     def read(self, x: Tensor, state: NeuralMemoryState | None = None, mask: Tensor | None = None) -> Tensor:
         """Read without writing: what `forward` would return if no token changed the memory.
@@ -204,14 +224,11 @@ class NeuralMemory(Mixer):
         Returns:
             What the memory holds for each token, `[B, T, D]`.
         """
-
-        def read(x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[list[Tensor], NeuralMemoryState]:
-            x = bounded(x)
-            (q, _, _), _ = self.qkv_proj(x, state.conv_state, lengths)
-            return [self._read_out(self.recall(q, state.memory.weights), x)], state
-
-        (y,), _ = self._run(read, x, state, mask)
-        return y
+        self.check(x, state, mask)
+        state = self.start(x.shape[0]) if state is None else state
+        x, lengths, restore = pad_right(bounded(x), mask)
+        (q, _, _), _ = self.qkv_proj(x, state.conv_state, lengths)
+        return restore(self._read_out(self.recall(q, state.memory.weights), x))
 
     def mix(self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, NeuralMemoryState]:
         """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
@@ -232,26 +249,17 @@ class NeuralMemory(Mixer):
         """
         return read_memory(F.normalize(q, dim=-1), weights, **self.network_options, norm_weight=self.memory_norm)
 
-    def _measure(
-        self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None
-    ) -> tuple[list[Tensor], NeuralMemoryState]:
-        y, state, written = self._write(x, state, lengths, measure=True)
-        assert written.surprise is not None  # measured
-        return [y, written.surprise], state
-
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool
     ) -> tuple[Tensor, NeuralMemoryState, Written]:
+        """The layer, from the tokens to the output, the state after them, and what became of each token."""
         x = bounded(x)
-        (q, k, v), conv_state = self.qkv_proj(x, state.conv_state, lengths)
-        theta, alpha, eta, gates = self._gates(x, state, lengths)
+        (q, k, v), conv_state = self.qkv_proj(x, state.conv_state, lengths)  # [B, T, H, d] each
+        theta, alpha, eta, gates = self._gates(x, state, lengths)  # [B, T, H] each
         options = {**self.options, **self.network_options, "norm_weight": self.memory_norm}
-        written = write((q, k, v, theta, alpha, eta), state, valid(x, lengths), measure, options)
-        return (
-            self._read_out(written.y, x),
-            NeuralMemoryState(written.memory, conv_state, gates, written.writing),
-            written,
-        )
+        written = write((q, k, v, theta, alpha, eta), state.memory, state.writing, valid(x, lengths), measure, options)
+        y = self._read_out(written.y, x)
+        return y, NeuralMemoryState(written.memory, conv_state, gates, written.writing), written
 
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None

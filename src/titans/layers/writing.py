@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +19,61 @@ from titans.ops.associative_memory import (
     skip_tokens,
 )
 from titans.ops.associative_memory.recurrence import segment_product
+from titans.ops.state import State
 from titans.ops.tracing import is_concrete
-from titans.state import NeuralMemoryState, WriteState
 
 FOLLOWING = 0.99  # gamma: mean and deviation of the surprise follow a stream over some hundred tokens
+
+
+class WriteState(State):
+    """Which tokens a memory layer writes, and how it has gone so far (docs/semantics.md, section 6); all `[B]`.
+
+    Args:
+        threshold: a token is written where the smoothed surprise is above it; -inf writes every token and +inf none,
+            and then nothing is measured.
+        mean: of the gradient norm, over the last hundred tokens or so.
+        deviation: its standard deviation.
+        largest_z: a token whose gradient norm lies more deviations than this above the mean so far is dropped.
+        smoothing: beta, how much of the smoothed surprise and of the activity stays from token to token.
+        decay: lambda, what a written token forgets per unit of activity.
+        smoothed: the smoothed surprise `s_t`.
+        activity: how much has been written of late, `a_t`.
+        written: tokens written so far, int64.
+        skipped: tokens left out because they did not surprise, int64.
+        dropped: tokens left out as outliers, int64.
+    """
+
+    may_be_infinite: ClassVar[tuple[str, ...]] = ("threshold", "largest_z")
+
+    threshold: Tensor
+    mean: Tensor
+    deviation: Tensor
+    largest_z: Tensor
+    smoothing: Tensor
+    decay: Tensor
+    smoothed: Tensor
+    activity: Tensor
+    written: Tensor
+    skipped: Tensor
+    dropped: Tensor
+
+    def check(self) -> None:
+        """Refuse numbers that no stream has; see `State.check`."""
+        slack = torch.finfo(self.decay.dtype).eps  # smoothing and decay have each been rounded
+        rules = {
+            "threshold": (~self.threshold.isnan(), "a number"),
+            "mean": (self.mean.isfinite(), "finite"),
+            "deviation": (self.deviation.isfinite() & (self.deviation >= 0), "finite and at least 0"),
+            "largest_z": (self.largest_z > 0, "above 0"),
+            "smoothing": ((self.smoothing >= 0) & (self.smoothing < 1), "from 0 to below 1"),
+            "decay": ((self.decay >= 0) & (self.decay <= 1 - self.smoothing + slack), "from 0 to 1 - smoothing"),
+            "smoothed": (self.smoothed.isfinite(), "finite"),
+            "activity": (self.activity.isfinite() & (self.activity >= 0), "finite and at least 0"),
+            **{n: (getattr(self, n) >= 0, "at least 0") for n in ("written", "skipped", "dropped")},
+        }
+        for name, (right, expected) in rules.items():
+            if not bool(right.all()):
+                raise ValueError(f"{name}={getattr(self, name)[~right][0].item()} must be {expected}")
 
 
 class Written(NamedTuple):
@@ -51,13 +102,19 @@ Observer = Callable[[Written, Tensor | None], None]  # also given the lengths [B
 
 
 def write(
-    inputs: tuple[Tensor, ...], state: NeuralMemoryState, mask: Tensor | None, measure: bool, options: dict[str, Any]
+    inputs: tuple[Tensor, ...],
+    memory: AssociativeMemoryState,
+    writing: WriteState | None,
+    mask: Tensor | None,
+    measure: bool,
+    options: dict[str, Any],
 ) -> Written:
     """Write what the state's policy lets in and read every token at the memory as of that token.
 
     Args:
         inputs: q, k, v, theta, alpha and eta, as of `titans.ops.associative_memory`.
-        state: the layer's state before the tokens.
+        memory: the memory before the tokens.
+        writing: the policy and its running quantities; None writes every token.
         mask: `[B, T]`, bool, False for padding; None for none.
         measure: return the gradient norms.
         options: of `titans.ops.associative_memory`: those of the memory network, `rule`, `chunk_size`, `limit_steps`.
@@ -65,7 +122,7 @@ def write(
     Returns:
         Reads, the memory, and what became of the tokens.
     """
-    (q, k, v, theta, alpha, eta), memory, writing = inputs, state.memory, state.writing
+    q, k, v, theta, alpha, eta = inputs
     forgotten = alpha.mean((2, *range(3, alpha.dim())))  # channels, too, where they forget for themselves
     if writing is None or _everywhere(writing, -math.inf):
         y, memory, *surprise = associative_memory(

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from titans.models.provenance import Provenance
-from titans.state import SegmentState, State
+from titans.models.segment_recurrence import SegmentState
+from titans.ops.state import State
 
 
 class MemoryState(State, frozen=False):  # not frozen, because `generate` marks the caches it is given

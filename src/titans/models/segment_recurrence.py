@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from titans.models.configuration import StackConfig
 from titans.ops.chunk_alignment import ChunkAlignment, chunk_alignment
-from titans.state import SegmentState, State
+from titans.ops.state import State
 
 States = list[list[State]]  # of each block's mixers
 Hidden = list[
@@ -18,6 +18,18 @@ Hidden = list[
 ]  # what the caller wants of the blocks: the normalised outputs, or all hidden states before them, too
 Run = Callable[[Tensor, States | None, Tensor | None], tuple[Hidden, States]]
 Rows = bool | Tensor  # one answer for all rows, or one for each, `[B]`
+
+
+class SegmentState(State):
+    """What RMT carries besides the keys and values of the open segment.
+
+    Args:
+        memory: the memory tokens that the last segment left, `[B, m, D]`.
+        offset: tokens read of the current segment: one integer, or int64 `[B]`.
+    """
+
+    memory: Tensor
+    offset: int | Tensor
 
 
 class Part(NamedTuple):

@@ -17,8 +17,8 @@ from titans.models.configuration import StackConfig
 from titans.models.memory_state import MemoryState
 from titans.models.packing import PackedRows
 from titans.models.provenance import Provenance
-from titans.models.segment_recurrence import SegmentRecurrence
-from titans.state import SegmentState, State
+from titans.models.segment_recurrence import SegmentRecurrence, SegmentState
+from titans.ops.state import State
 
 
 class Reading(NamedTuple):

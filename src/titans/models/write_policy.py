@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 
 from titans.errors import TitansError
 from titans.io import atomic
+from titans.layers.neural_memory import NeuralMemoryState
+from titans.layers.writing import WriteState
 from titans.models.memory_state import MemoryState
-from titans.state import NeuralMemoryState, WriteState
 
 FILE = "write_policy.json"
 WRITE = ("always", "gated", "never")

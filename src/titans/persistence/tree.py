@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titans.layers.writing import WriteState
 from titans.models.memory_state import MemoryState
 from titans.models.write_policy import WritePolicy
+from titans.ops.state import GrowingState, State
 from titans.persistence.errors import StateFileError
-from titans.state import GrowingState, State, WriteState
 
 _POLICY = WritePolicy("always")  # any: the states of all have one structure
 _LARGEST = 2**62  # what a counter may reach and still be counted on in int64; other numbers are finite

@@ -22,7 +22,7 @@ from titans.evaluation.progress import Finished, Progress, unheard, unseen
 from titans.evaluation.result_store import ResultStore
 from titans.evaluation.synthetic import score, score_as_json
 from titans.evaluation.synthetic_training import train_on
-from titans.state import GrowingState
+from titans.ops.state import GrowingState
 from titans.training.fit import Diverged
 
 RUNS = "runs"
