@@ -84,7 +84,7 @@ def confirm(page, name, action, typed=None):
 
 
 def test_an_answer_streams_in_with_what_it_did_to_the_memory(page, server):
-    server.pause = 0.15
+    server.pause = 0.4
     opened(page, "other")  # the one that was used last
     say(page, "What is the code?")
     answer = page.get_by_role("article", name="Model").locator(".trace")
