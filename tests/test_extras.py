@@ -60,6 +60,9 @@ def test_the_core_needs_no_extra():
     [
         (["serve", "model"], "serve"),
         (["evaluate", "lm", "model"], "eval"),
+        (["forecast", "table.csv"], "forecast"),
+        (["evaluate", "forecasting", "table.csv"], "forecast"),
+        (["demo", "--quick", "--out", "report"], "eval"),
     ],
 )
 def test_a_command_without_its_extra_ends_with_the_sentence(arguments, extra, tmp_path):
