@@ -56,7 +56,7 @@ class BabilongEpisodes:
                 much text as fills the length.
 
         Returns:
-            Tokens and labels, both `[B, N]`: the labels of the answers' tokens are these tokens, all others `IGNORED`.
+            Tokens and labels, both `[B, T]`: the labels of the answers' tokens are these tokens, all others `IGNORED`.
             Where the text comes out a few tokens short, as after a cut word, the last token is repeated.
 
         Raises:

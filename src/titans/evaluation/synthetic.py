@@ -253,7 +253,7 @@ def score(
 def _answers(
     model: Any, ids: Tensor, labels: Tensor, piece_length: int, policy: WritePolicy | None
 ) -> tuple[Tensor, float]:
-    """Return where the most likely answer was right, `[B, N]`, and the sum of the losses."""
+    """Return where the most likely answer was right, `[B, T]`, and the sum of the losses."""
     hits, nats = [], 0.0
     state = None if policy is None else policy.start(model.initial_state(len(ids)))
     cut = _cut(model, ids.shape[1], piece_length)

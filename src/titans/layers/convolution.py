@@ -11,7 +11,7 @@ from titans.ops.short_conv.naive import short_convolution
 
 
 class CausalConvolution(nn.Module):
-    """`y_t = bias + sum_i taps[i] x_{t - 3 + i}`, each channel by itself.
+    """`y_t = bias + sum_i conv_weight[i] x_{t - 3 + i}`, each channel by itself.
 
     Args:
         channels: C.
@@ -46,7 +46,7 @@ class CausalConvolution(nn.Module):
             lengths: tokens that count in each row `[B]`; None for all.
 
         Returns:
-            The outputs `[B, T, C]`, and the tail after x.
+            The outputs `[B, T, C]`, and the inputs to carry.
         """
         x = torch.cat([conv_state.to(x.dtype), x], 1)
         y = short_convolution(x, self.weight.to(x.dtype))

@@ -33,8 +33,8 @@ class LinearRecurrenceState(State):
 class LinearRecurrence(Mixer):
     """A matrix memory per head, `S_t = decay(S_{t-1}) + write`, read by `q_t S_t`.
 
-    Queries, keys and values are linear in x, queries divided by `sqrt(d_k)`; or, as `unit`, `SiLU(conv(x W))` with
-    queries and keys of unit length per head. What is read is normalised per head, gated by `SiLU(x W)` where there
+    Queries, keys and values are linear in x, queries divided by `sqrt(d_k)`; or, with `qk_l2norm`, `SiLU(conv(x W))`
+    with queries and keys of unit length per head. What is read is normalised per head, gated by `SiLU(x W)` where there
     is a gate, and projected. Subclasses say how the memory decays and is written: `gates`. Inputs beyond ±10,000 are
     clipped.
 
@@ -43,7 +43,7 @@ class LinearRecurrence(Mixer):
         num_heads: memory heads H.
         head_k_dim: d_k, channels of a head's queries and keys.
         head_v_dim: d_v, channels of a head's values.
-        unit: the form of queries, keys and values.
+        qk_l2norm: the second form of queries, keys and values.
         use_short_conv: short convolutions on all three.
         gate: gate what is read.
         chunk_size: tokens that are treated together; changes speed only.
@@ -72,17 +72,9 @@ class LinearRecurrence(Mixer):
             head_v_dim=head_v_dim,
             chunk_size=chunk_size,
         )
-        self.hidden_size, self.num_heads, self.qk_l2norm, self.chunk_size = (
-            hidden_size,
-            num_heads,
-            qk_l2norm,
-            chunk_size,
-        )
-        self.widths = [
-            num_heads * head_k_dim,
-            num_heads * head_k_dim,
-            num_heads * head_v_dim,
-        ]  # of queries, keys, values
+        self.hidden_size, self.num_heads = hidden_size, num_heads
+        self.qk_l2norm, self.chunk_size = qk_l2norm, chunk_size
+        self.widths = [num_heads * width for width in (head_k_dim, head_k_dim, head_v_dim)]  # of q, k, v
         self.qkv_proj = nn.Linear(hidden_size, sum(self.widths), bias=False)
         self.conv1d = CausalConvolution(sum(self.widths)) if use_short_conv else None
         self.o_norm = nn.RMSNorm(head_v_dim, eps=OUTPUT_EPS)
@@ -124,7 +116,7 @@ class LinearRecurrence(Mixer):
         y, memory = gated_delta_rule(
             q, k, v, log_decay, beta, state.memory, chunk_size=self.chunk_size, mask=valid(x, lengths)
         )
-        out: Tensor = self.o_proj(self.read_out(y, x))
+        out: Tensor = self.o_proj(self.norm_and_gate(y, x))
         return out, LinearRecurrenceState(memory, conv_state)
 
     def _project(
@@ -141,7 +133,7 @@ class LinearRecurrence(Mixer):
             return (F.normalize(q, dim=-1), F.normalize(k, dim=-1), v), conv_state
         return (q * q.shape[-1] ** -0.5, k, v), conv_state
 
-    def read_out(self, y: Tensor, x: Tensor) -> Tensor:
+    def norm_and_gate(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise and gate.
 
         Args:

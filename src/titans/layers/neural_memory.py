@@ -88,9 +88,8 @@ class NeuralMemory(Mixer):
             "limit_steps": config.limit_steps and (config.depth > 1 or config.has_norm),  # a plain matrix has no limit
         }
         self.network_options: dict[str, Any] = {"activation": config.activation, "residual": config.has_residual}
-        self.qkv_proj = ConvolvedProjection(
-            hidden_size, num_heads, ("l2norm", "l2norm", "clip_rms"), config.use_short_conv
-        )  # q, k, v
+        norms = ("l2norm", "l2norm", "clip_rms")  # of q, k, v
+        self.qkv_proj = ConvolvedProjection(hidden_size, num_heads, norms, config.use_short_conv)
         forget_gates = hidden_size if config.channelwise_forgetting else num_heads
         self.gate_sizes = [
             num_heads,
@@ -228,7 +227,7 @@ class NeuralMemory(Mixer):
         state = self.start(x.shape[0]) if state is None else state
         x, lengths, restore = pad_right(bounded(x), mask)
         (q, _, _), _ = self.qkv_proj(x, state.conv_state, lengths)
-        return restore(self._read_out(self.recall(q, state.memory.weights), x))
+        return restore(self._norm_gate_project(self.recall(q, state.memory.weights), x))
 
     def mix(self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, NeuralMemoryState]:
         """Write and read tokens whose padding, if any, is on the right; see `Mixer.mix`."""
@@ -258,7 +257,7 @@ class NeuralMemory(Mixer):
         theta, alpha, eta, gates = self._gates(x, state, lengths)  # [B, T, H] each
         options = {**self.options, **self.network_options, "norm_weight": self.memory_norm}
         written = write((q, k, v, theta, alpha, eta), state.memory, state.writing, valid(x, lengths), measure, options)
-        y = self._read_out(written.y, x)
+        y = self._norm_gate_project(written.y, x)
         return y, NeuralMemoryState(written.memory, conv_state, gates, written.writing), written
 
     def _gates(
@@ -293,7 +292,7 @@ class NeuralMemory(Mixer):
         carried = last(torch.cat([logits[:, :1], shared], 1), lengths, 1).squeeze(1)
         return shared, carried.to(state.gates.dtype)
 
-    def _read_out(self, y: Tensor, x: Tensor) -> Tensor:
+    def _norm_gate_project(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise per head what was read, `[B, T, H, d]`, gate it by the bounded input and project: `[B, T, D]`."""
         gate = self.g_proj(x).unflatten(-1, (self.num_heads, -1))
         out: Tensor = self.o_proj(gated_rms_norm(y, gate, self.o_norm.weight, OUTPUT_EPS).flatten(2))

@@ -15,7 +15,7 @@ CONV_SIZE = 4  # inputs that the convolution sees, the present one included
 
 
 def no_inputs(conv_weight: Tensor) -> Tensor:
-    """Return what a convolution with `taps` `[K, C]` saw before the first token: zeros `[1, K - 1, C]`."""
+    """Return what a convolution with `conv_weight` `[K, C]` saw before the first token: zeros `[1, K - 1, C]`."""
     return torch.zeros(
         1, len(conv_weight) - 1, conv_weight.shape[1], dtype=conv_weight.dtype, device=conv_weight.device
     )
@@ -39,7 +39,7 @@ class ConvolvedProjection(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise the taps as `torch.nn.Conv1d` does."""
+        """Initialise the convolution as `torch.nn.Conv1d` does."""
         if self.conv_weight is not None:
             nn.init.uniform_(self.conv_weight, -(CONV_SIZE**-0.5), CONV_SIZE**-0.5)
 
@@ -62,7 +62,7 @@ class ConvolvedProjection(nn.Module):
             lengths: tokens that count in each row `[B]`; None for all.
 
         Returns:
-            The parts, `[B, T, H, D / H]` each, and the tail after x.
+            The parts, `[B, T, H, D / H]` each, and the convolution's inputs to carry.
         """
         y = self.linear(x)
         parts = short_conv_qkv(y, self.conv_weight, conv_state, self.num_heads, self.norms)

@@ -60,9 +60,9 @@ class Retention(LinearRecurrence):
         head = torch.arange(self.num_heads, device=x.device, dtype=dtype)
         return torch.log1p(-torch.exp2(-5 - head)).expand(*x.shape[:2], -1), None
 
-    def read_out(self, y: Tensor, x: Tensor) -> Tensor:
-        """Normalise each head to mean 0 as well, as a group norm does; see `LinearRecurrence.read_out`."""
-        return super().read_out(y - y.mean(-1, keepdim=True), x)
+    def norm_and_gate(self, y: Tensor, x: Tensor) -> Tensor:
+        """Normalise each head to mean 0 as well, as a group norm does; see `LinearRecurrence.norm_and_gate`."""
+        return super().norm_and_gate(y - y.mean(-1, keepdim=True), x)
 
 
 register_mixer("retention", Retention)

@@ -79,8 +79,8 @@ class Objective:
 
         Args:
             model: a causal language model, wrapped or not.
-            inputs: what it is called with, `input_ids` `[B, N]` among it.
-            labels: the token after each, `[B, N]`; -100 where none is asked for.
+            inputs: what it is called with, `input_ids` `[B, T]` among it.
+            labels: the token after each, `[B, T]`; -100 where none is asked for.
             targets: of the whole optimizer step.
             tokens: of the whole optimizer step; a piece pays the price by its share of them.
             done: share of the training done, this step included.
@@ -104,7 +104,7 @@ class Objective:
 
         Args:
             model: a causal language model; one of another package reads each sequence as a whole.
-            ids: tokens `[B, N]`, on any device.
+            ids: tokens `[B, T]`, on any device.
             labels: as of `terms`.
             done: as of `terms`.
 
@@ -130,7 +130,7 @@ def split(batch: Mapping[str, Any], piece_length: int | None) -> list[dict[str, 
     """Cut a batch into pieces.
 
     Args:
-        batch: tensors `[B, N]`, which are cut, and anything else, which every piece gets.
+        batch: tensors `[B, T]`, which are cut, and anything else, which every piece gets.
         piece_length: tokens of a piece; None for one.
 
     Returns:
@@ -178,7 +178,7 @@ def logits_at(model: Any, asked: Tensor, **inputs: Any) -> tuple[Tensor, Any]:
 
     Args:
         model: a causal language model.
-        asked: where, `[B, N]`, bool.
+        asked: where, `[B, T]`, bool.
         **inputs: passed to the model.
 
     Returns:

@@ -139,7 +139,7 @@ class MQAR(PairTask):
             generator: of places and filler.
 
         Returns:
-            Tokens and labels, both `[B, N]`.
+            Tokens and labels, both `[B, T]`.
         """
         rows, start = len(keys), context.shape[1]
         places = start + 2 * draw_places(rows, keys.shape[1], (length - start) // 2, self.power, generator)

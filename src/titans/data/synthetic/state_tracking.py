@@ -135,11 +135,11 @@ def running_products(elements: Tensor, table: Tensor) -> Tensor:
     """Multiply up along a sequence, in about log2 N steps, as the product is associative.
 
     Args:
-        elements: `[B, N]`, int64.
+        elements: `[B, T]`, int64.
         table: the group's table `[n, n]`.
 
     Returns:
-        `[B, N]`: at t the product of the elements 0 … t, in this order.
+        `[B, T]`: at t the product of the elements 0 … t, in this order.
     """
     products, shift = elements, 1
     while shift < elements.shape[1]:

@@ -115,7 +115,7 @@ class SyntheticTask(ABC):
             generator: of everything random, on the CPU.
 
         Returns:
-            Tokens and labels, both `[B, N]`, int64. The label at position t is what the model must predict after
+            Tokens and labels, both `[B, T]`, int64. The label at position t is what the model must predict after
             reading t (it is not the next token, and is not shifted), -100 where nothing is asked.
         """
 
