@@ -40,7 +40,7 @@ class Split(NamedTuple):
 
 
 def split(rows: int, name: str, protocol: str, context_length: int, frequency: str | None = None) -> Split:
-    """Say which rows are for what.
+    """Say which rows of a data set are for what.
 
     Args:
         rows: rows of the data set.
@@ -48,9 +48,6 @@ def split(rows: int, name: str, protocol: str, context_length: int, frequency: s
         protocol: "ett": 8,640 hours, 2,880 and 2,880, and nothing of what follows; "custom": 70, 10 and 20 %.
         context_length: look-back L: the first future of validation and test is the first row that is theirs.
         frequency: time step as pandas calls it, "h" or "15min". Default: by the name.
-
-    Returns:
-        The rows of each part.
 
     Raises:
         TitansError: the protocol is unknown, or "ett" and the data set is too short or of an unknown time step.
@@ -86,15 +83,10 @@ def _rows_per_hour(name: str, frequency: str | None) -> int:
 
 
 def standardize(values: Tensor, rows: range) -> Tensor:
-    """Shift and stretch each channel so that some of its rows have mean 0 and variance 1.
+    """Shift and stretch each channel of `[T, C]` so that some of its rows have mean 0 and variance 1, in float64.
 
-    Args:
-        values: `[T, C]`, finite.
-        rows: the rows.
-
-    Returns:
-        All rows `[T, C]`, float64, by the deviation of the population (n, not n - 1, below the line). A channel that is
-        constant in these rows is shifted only.
+    The deviation is that of the population (n, not n - 1, below the line). A channel that is constant in these rows is
+    shifted only.
     """
     values = values.double()
     known = values[rows.start : rows.stop]
@@ -123,18 +115,7 @@ class Benchmark:
     values: Tensor
 
     def windows(self, part: str, horizon: int) -> Windows:
-        """Return the windows of a part, all of them.
-
-        Args:
-            part: "train", "validation" or "test".
-            horizon: steps to forecast.
-
-        Returns:
-            The windows, in scaled space.
-
-        Raises:
-            TitansError: the part is shorter than one window.
-        """
+        """All windows of "train", "validation" or "test"; raises TitansError where that is shorter than one."""
         rows = getattr(self.split, part)
         if len(rows) < self.context_length + horizon:
             raise TitansError(
@@ -145,15 +126,9 @@ class Benchmark:
         return Windows(self.values[rows.start : rows.stop], self.context_length, horizon)
 
     def without_season(self, season: int) -> Benchmark:
-        """Take the mean of each place of the season, as of the train part, off all values.
+        """The data set without the mean of each place of the season, as of the train part.
 
         Errors stay what they are: what is taken off the truth is taken off the forecast.
-
-        Args:
-            season: steps of a season.
-
-        Returns:
-            The data set, otherwise the same.
         """
         rows = self.split.train
         profile = SeasonalProfile.fit(self.values[rows.start : rows.stop], season)

@@ -57,20 +57,7 @@ DLINEAR_TRAINING = Training(10, 32, 1e-3, "halve", weight_decay=0.0, clip=None, 
 
 
 def default_config(context_length: int, horizon: int, channels: int, **fields: Any) -> TitansForecastingConfig:
-    """Make the configuration of the default model.
-
-    Args:
-        context_length: look-back window, in time steps; patches are no longer than it.
-        horizon: time steps to forecast.
-        channels: channels of a series.
-        **fields: fields of `TitansForecastingConfig` to set otherwise.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ValueError: a field is out of range.
-    """
+    """The configuration of the default model, but for `fields`; patches are no longer than the look-back."""
     patches = {name: min(MODEL[name], context_length) for name in ("patch_length", "patch_stride")}
     sizes = {"context_length": context_length, "horizon": horizon, "num_channels": channels}
     return TitansForecastingConfig(**(MODEL | patches | sizes | fields))
@@ -129,14 +116,7 @@ class DLinear(nn.Module):
             nn.init.constant_(linear.weight, 1 / context_length)
 
     def forward(self, past: Tensor) -> Tensor:
-        """Forecast.
-
-        Args:
-            past: `[B, L, C]`.
-
-        Returns:
-            `[B, H, C]`.
-        """
+        """Forecast `[B, H, C]` from pasts `[B, L, C]`."""
         series = past.transpose(1, 2)  # [B, C, L]
         padded = F.pad(series, (self.kernel // 2, self.kernel // 2), mode="replicate")
         trend = F.avg_pool1d(padded, self.kernel, stride=1)

@@ -121,11 +121,7 @@ class ForecastingResult:
         return Mean(mean("mse"), mean("mae"), deviation("mse"), deviation("mae"), seeds)
 
     def save(self, folder: Path) -> None:
-        """Write `forecasting.json` and the plot `forecasting.png`, each whole or not at all.
-
-        Args:
-            folder: made if it does not exist.
-        """
+        """Write `forecasting.json` and the plot `forecasting.png` to a folder, each whole or not at all."""
         save_result(folder, "forecasting", self._as_json(), _plot(self))
 
     def _as_json(self) -> dict[str, Any]:

@@ -44,14 +44,7 @@ class Alignment:
 
 
 def align(stamps: pd.Index, frequency: str | int) -> Alignment:
-    """Find the equally spaced times of a known step that time stamps lie on or near.
-
-    Args:
-        stamps: ascending time stamps `[n]`, at least one: a DatetimeIndex or whole numbers. Equal ones share a place.
-        frequency: the step.
-
-    Returns:
-        The times from the first to the last stamp.
+    """Find the equally spaced times of a known step that ascending stamps `[n]` lie on or near, first to last.
 
     Raises:
         TitansError: the stamps do not lie on such times, or leave most of them empty.
@@ -66,15 +59,10 @@ def align(stamps: pd.Index, frequency: str | int) -> Alignment:
 
 
 def steps_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> npt.NDArray[np.float64]:
-    """Say how many steps after the end of a grid time stamps lie; gaps may be of any length.
-
-    Args:
-        last: the last time of the grid, naive (see `to_naive`) `[1]`.
-        stamps: time stamps of the same kind `[n]`.
-        frequency: the step of the grid.
+    """Say how many steps after the last time of a grid, `[1]` and naive (see `to_naive`), stamps `[n]` lie.
 
     Returns:
-        The steps `[n]`, whole numbers, 0 or less for what is not later; NaN for what does not lie on the grid or near.
+        Whole numbers `[n]`, 0 or less for what is not later; NaN for what does not lie on the grid or near.
     """
     step = _fixed_step(frequency, last)
     usual = int(time_of_day(last)[0]) if isinstance(last, pd.DatetimeIndex) else None
@@ -91,14 +79,7 @@ def steps_after(last: pd.Index, stamps: pd.Index, frequency: str | int) -> npt.N
 
 
 def check_frequency(frequency: str | int) -> None:
-    """Refuse a step that is neither a positive number nor an alias that pandas knows.
-
-    Args:
-        frequency: the step.
-
-    Raises:
-        TitansError: it is not.
-    """
+    """Refuse a step that is neither a positive number nor an alias that pandas knows."""
     if isinstance(frequency, int):
         if isinstance(frequency, bool) or frequency < 1:
             raise TitansError(f"the frequency of whole-number time must be at least 1, not {frequency}")

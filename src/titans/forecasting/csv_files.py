@@ -26,11 +26,7 @@ _DATA = re.compile(r"[-+]?\d[\d.,:/+\-\sTZeE]*")  # a number or a date
 
 
 def read_cells(path: Path, notes: list[str]) -> tuple[pd.DataFrame, str]:
-    """Read a CSV file, compressed or not.
-
-    Args:
-        path: the file; its name does not matter.
-        notes: what was done to the data is added here.
+    """Read a CSV file, compressed or not, whatever its name.
 
     Returns:
         The cells: columns of text with unique names, NaN where nothing is given (in a column unique_id, everything is);

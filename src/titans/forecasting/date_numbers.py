@@ -19,17 +19,10 @@ _DAY_ZERO, _FIRST_DAY, _LAST_DAY = "1899-12-30", 20_000, 80_000  # of a spreadsh
 
 
 def dates_from_numbers(column: pd.Series) -> tuple[pd.DatetimeIndex, tuple[str, ...]] | None:
-    """Read numbers as dates.
+    """Read numbers of a text file `[n]` as dates, with notes of how they were read; None where they are none.
 
-    Args:
-        column: numbers without missing ones, of a text file `[n]`. Days of a spreadsheet are looked for where its name
-            says that it holds dates.
-
-    Returns:
-        The dates `[n]` and notes of how they were read; None where they are no dates.
-
-    Raises:
-        TitansError: they are years with weeks, and one is no ISO week.
+    Days of a spreadsheet are looked for where the name of the column says that it holds dates. Raises TitansError where
+    years with weeks hold one that is no ISO week.
     """
     low, high = column.min(), column.max()
     whole = bool((column % 1 == 0).all())

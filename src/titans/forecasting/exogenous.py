@@ -16,14 +16,7 @@ from titans.forecasting.sentences import listed
 
 
 def static_numbers(frame: pd.DataFrame | None, ids: Sequence[object]) -> Tensor | None:
-    """Read what is known of each series, scaled over the series.
-
-    Args:
-        frame: unique_id and columns of numbers; others are ignored. None: nothing is known.
-        ids: the series.
-
-    Returns:
-        The numbers `[S, Z]`.
+    """Read the numbers that are known of each series, scaled over the series, `[S, Z]`; None without a frame.
 
     Raises:
         TitansError: a series is missing or named twice, a number is missing, or there is none.

@@ -36,15 +36,7 @@ LEGEND = """<p class="legend"><span><i style="background:var(--ink)"></i>what wa
 
 
 def check_targets(*paths: Path | None, source: Path | None = None) -> None:
-    """Refuse files that cannot be written, before the work is done, and make their folders.
-
-    Args:
-        *paths: the files; None: one that is not wanted.
-        source: what is read. Default: nothing.
-
-    Raises:
-        TitansError: one is a folder or what is read, two are the same, or nothing can be written there.
-    """
+    """Refuse files that cannot be written, before the work is done, and make their folders; None is not wanted."""
     given = [path for path in paths if path is not None]
     if len({path.resolve() for path in given}) < len(given):
         raise TitansError(f"two results would be written to {given[0]}: give different files")
@@ -62,36 +54,17 @@ def check_targets(*paths: Path | None, source: Path | None = None) -> None:
 
 
 def write(path: Path, report: ForecastReport, name: str) -> None:
-    """Write the page, whole or not at all.
-
-    Args:
-        path: the page; its folder exists.
-        report: the forecasts.
-        name: what was forecast.
-    """
+    """Write the page about what `name` calls to a file in an existing folder, whole or not at all."""
     atomic.write(path, page(report, name).encode())
 
 
 def write_csv(path: Path, report: ForecastReport) -> None:
-    """Write the forecasts as CSV, whole or not at all: a row for each channel and step, the point and the intervals.
-
-    Args:
-        path: the file; its folder exists.
-        report: the forecasts.
-    """
+    """Write the forecasts as CSV, whole or not at all: a row for each channel and step, the point and the intervals."""
     atomic.write(path, report.forecast.to_csv(index=False, lineterminator="\n").encode())
 
 
 def page(report: ForecastReport, name: str) -> str:
-    """Make the page, which needs no other file.
-
-    Args:
-        report: the forecasts.
-        name: what was forecast.
-
-    Returns:
-        HTML.
-    """
+    """Make the page of HTML, which needs no other file; `name` says what was forecast."""
     channels, notes = report.channels, report.table.notes
     ours, naive = report.mase
     said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in report.verdict())

@@ -87,11 +87,7 @@ class ForecasterSettings:
         return max(min(wanted, (int(np.median(lengths)) - self.h) // 2), MINIMUM_POINTS)
 
     def model_config(self, context_length: int, statics: int) -> TitansForecastingConfig:
-        """Make the configuration of the model for windows of a length and a number of static covariates.
-
-        Raises:
-            TitansError: settings do not fit together.
-        """
+        """The configuration of the model for windows of a length and a number of static covariates."""
         patch = self.config.get("patch_length", min(16, max(context_length // 4, 1)))
         stride = self.config.get("patch_stride", max(patch // 2, 1) if isinstance(patch, int) else patch)
         if self.input_size is None and isinstance(patch, int) and isinstance(stride, int):

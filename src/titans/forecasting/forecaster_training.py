@@ -51,7 +51,7 @@ def train(
     season: int,
     progress: Callable[[float, str], None] | None,
 ) -> tuple[TitansForForecasting, History, bool]:
-    """Make a model and train it.
+    """Make a model and train it on the first steps of each series, as many as `until` says.
 
     Args:
         settings: of the forecaster.
@@ -63,9 +63,6 @@ def train(
 
     Returns:
         The model, in evaluation mode; the losses; and whether it has learned to remember windows.
-
-    Raises:
-        TitansError: settings do not fit the series, nothing can be learned from, or training diverges.
     """
     length = settings.window([len(one) for one in points.values], season)
     windows = min(settings.train_windows, max((max(until) - settings.h) // length, 1))

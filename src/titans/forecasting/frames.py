@@ -222,14 +222,7 @@ def _note_texts(texts: pd.DataFrame, notes: list[str]) -> str:
 
 
 def interpolate(values: Floats) -> Floats:
-    """Fill what is missing: on a line between its neighbours, at the ends with the nearest number.
-
-    Args:
-        values: equally spaced `[T, C]`; no column is NaN throughout.
-
-    Returns:
-        The values without NaN.
-    """
+    """Fill what is missing in `[T, C]`: on a line between its neighbours, at the ends with the nearest number."""
     return np.array(pd.DataFrame(values).interpolate(limit_direction="both"), dtype=np.float64)
 
 

@@ -34,13 +34,7 @@ _VOTERS = 20  # of many series, the longest decide on the frequency
 
 
 def infer_frequency(stamps: pd.Index) -> str | int:
-    """Find the step of time stamps that may have gaps and may lie only near a grid.
-
-    Args:
-        stamps: ascending time stamps `[n]`: a DatetimeIndex or whole numbers.
-
-    Returns:
-        The step; `align` accepts it for these stamps.
+    """Find the step of ascending stamps `[n]`, dates or whole numbers, that may have gaps and lie only near a grid.
 
     Raises:
         TitansError: there are fewer than two different stamps, or no step covers them.
@@ -63,12 +57,7 @@ def infer_frequency(stamps: pd.Index) -> str | int:
 def align_all(
     ids: list[object], times: list[pd.Index], frequency: str | int | None
 ) -> tuple[str | int, list[Alignment | None]]:
-    """Align every series, all to one frequency: the first of those likely that fits them all.
-
-    Args:
-        ids: their names `[S]`.
-        times: the ascending time stamps of each `[S]`.
-        frequency: the step; None finds it.
+    """Align the times of every series, all to one frequency: to that given, or the first likely one that fits all.
 
     Returns:
         The step, and the alignment of each series. Beside longer ones, series of a few rows have no say: where they do
@@ -93,16 +82,7 @@ def align_all(
 
 
 def future_times(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
-    """The times that continue a grid.
-
-    Args:
-        times: the grid.
-        frequency: its step.
-        steps: how many times to add.
-
-    Returns:
-        The next `steps` times.
-    """
+    """The next `steps` times of a grid."""
     if isinstance(frequency, int):
         start = int(times[-1]) + frequency
         return pd.RangeIndex(start, start + steps * frequency, frequency, name=times.name)

@@ -18,20 +18,11 @@ _A_FEW, _MANY = 1.1, 1.5  # rows for each time: fewer may be doubled by mistake;
 def long_from_shared_times(
     cells: pd.DataFrame, numbers: pd.DataFrame, times: Times, notes: list[str]
 ) -> pd.DataFrame | None:
-    """Make a long frame of cells where many times have several rows.
-
-    Args:
-        cells: of a text file, without its columns of time.
-        numbers: the columns of numbers among them.
-        times: what the columns of time hold.
-        notes: what was done is added here.
-
-    Returns:
-        The columns unique_id, ds and y; None where rows do not share their times.
+    """Make a long frame of the cells of a text file, without its times, where many times have several rows; else None.
 
     Raises:
-        TitansError: they do, and no column names the series, or one does so for single rows (as of purchases), or not
-            one column holds its numbers.
+        TitansError: no column names the series, or one does so for single rows (as of purchases), or not one column
+            holds their numbers.
     """
     if times.index.is_unique:
         return None

@@ -112,16 +112,7 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None) -> Panel:
 
 
 def without_short(panel: Panel, enough: Sequence[bool], why: str) -> Panel:
-    """Leave out series that are too short, where others are not.
-
-    Args:
-        panel: the series.
-        enough: which are long enough; if none is, all are kept.
-        why: what is wrong with the others, such as "with fewer than 4 values".
-
-    Returns:
-        The panel, with a note of what was left out.
-    """
+    """Leave out series of which `enough` is false, unless it is of all, and say `why`."""
     if all(enough) or not any(enough):
         return panel
     short = [one.unique_id for one, long in zip(panel.series, enough, strict=True) if not long]
@@ -132,19 +123,10 @@ def without_short(panel: Panel, enough: Sequence[bool], why: str) -> Panel:
 
 
 def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False, like: pd.Index | None = None) -> Rows:
-    """Check a long frame and read its columns.
+    """Check a long frame and read its columns; raises TitansError where one is missing or unreadable.
 
-    Args:
-        frame: the columns unique_id, ds and y, and covariates.
-        notes: what was done is added here.
-        text_file: the times come from a text file; see `parse_times`. A few that are unreadable are then left out.
-        like: times read before, which these go on with. Default: none.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        TitansError: a column is missing or unreadable.
+    A few unreadable times of a text file are left out. `like` are times read before, which these go on with: see
+    `parse_times`.
     """
     _check_columns(frame)
     times = parse_times(frame[TIME], text_file=text_file, like=like)
@@ -175,16 +157,7 @@ def time_notes(times: Times) -> list[str]:
 
 
 def rows_by_series(times: pd.Index, codes: Integers, notes: list[str]) -> list[Integers]:
-    """Put the rows of each series in order of time, and say where they were not, or where a time repeats.
-
-    Args:
-        times: the time of each row `[n]`.
-        codes: the series of each row `[n]`, from 0.
-        notes: what was done is added here.
-
-    Returns:
-        The rows of each series.
-    """
+    """Put the rows of each series in order of time; note where they were not, or where a time repeats."""
     clock = times.asi8 if isinstance(times, pd.DatetimeIndex) else times.to_numpy()
     order = np.lexsort((clock, codes))
     if (np.argsort(codes, kind="stable") != order).any():
@@ -200,16 +173,7 @@ def rows_by_series(times: pd.Index, codes: Integers, notes: list[str]) -> list[I
 
 
 def mean_per_step(values: Floats, place: Integers, steps: int) -> Floats:
-    """Put rows at their steps of time.
-
-    Args:
-        values: rows `[n, C]`, with NaN where a number is missing.
-        place: the step of each row `[n]`.
-        steps: T.
-
-    Returns:
-        The values `[T, C]`: the mean of the rows of a step, without those missing; NaN where there is none.
-    """
+    """The mean `[steps, C]` of the rows `[n, C]` at each step, given the step of each row; NaN where there is none."""
     if len(place) == len(np.unique(place)):
         result = np.full((steps, values.shape[1]), np.nan)
         result[place] = values
@@ -218,13 +182,7 @@ def mean_per_step(values: Floats, place: Integers, steps: int) -> Floats:
 
 
 def note_alignments(aligned: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
-    """Say which times were moved, and which steps have no row.
-
-    Args:
-        aligned: the times of each series.
-        frequency: their step.
-        notes: the sentences are added here.
-    """
+    """Note which times were moved, and which steps have no row."""
     note_moved(aligned, frequency, notes)
     absent = [np.setdiff1d(np.arange(len(one.times)), one.place) for one in aligned]
     if number := sum(map(len, absent)):
@@ -234,7 +192,7 @@ def note_alignments(aligned: Sequence[Alignment], frequency: str | int, notes: l
 
 
 def note_moved(aligned: Sequence[Alignment], frequency: str | int, notes: list[str]) -> None:
-    """Say which times were moved; arguments as of `note_alignments`."""
+    """Note which times were moved."""
     if moved := sum(one.moved for one in aligned):
         notes.append(
             f"{counted(moved, 'time')} {was_were(moved)} moved to the nearest of equally spaced times (frequency "

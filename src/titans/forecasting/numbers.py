@@ -24,18 +24,10 @@ _LARGE = 100  # numbers without signs beside those with thousands; where all are
 
 
 def parse_numbers(cells: pd.DataFrame, separator: str, notes: list[str]) -> pd.DataFrame:
-    """Read the columns of a text file that hold numbers.
+    """Read the columns of a text file of which nine in ten entries are numbers; what is missing or unreadable is NaN.
 
     Points and commas are read as decimal ones or as separators of thousands, see `_decimal_sign`; in a column that does
-    not say which, as in the other columns.
-
-    Args:
-        cells: text, NaN where nothing is given.
-        separator: of the file's columns; where it is no comma, commas are decimal if no column says otherwise.
-        notes: what was done is added here.
-
-    Returns:
-        The columns of which nine in ten entries are numbers, float64; what is missing or unreadable is NaN.
+    not say which, as in the other columns. Where the file's separator is no comma, commas are decimal if none says.
     """
     texts = {name: _without_units(cells[name]) for name in cells}
     numbers = {name: text[text.str.fullmatch(_NUMBER, na=False)] for name, text in texts.items()}
@@ -67,14 +59,9 @@ def parse_numbers(cells: pd.DataFrame, separator: str, notes: list[str]) -> pd.D
 
 
 def to_numbers(column: pd.Series) -> Floats | None:
-    """Read a column of a frame as numbers.
+    """Read a column of a frame, also of truth values or text, as numbers `[n]`; NaN where one is missing or unreadable.
 
-    Args:
-        column: numbers, truth values (as 0 and 1), or text.
-
-    Returns:
-        The numbers `[n]`, NaN where one is missing or unreadable; None where less than nine in ten of the entries are
-        numbers.
+    None where less than nine in ten of the entries are numbers.
     """
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -87,19 +74,7 @@ def to_numbers(column: pd.Series) -> Floats | None:
 
 
 def without_infinite(values: Floats, names: Sequence[str], notes: list[str]) -> Floats:
-    """Turn infinite numbers into missing ones, and refuse numbers too large to compute with.
-
-    Args:
-        values: numbers `[n, C]`.
-        names: of the columns `[C]`.
-        notes: what was done is added here.
-
-    Returns:
-        The numbers, finite or NaN.
-
-    Raises:
-        TitansError: a number is larger than `LIMIT`.
-    """
+    """Turn infinite numbers in the columns `[n, C]` into missing ones; raise TitansError for those above `LIMIT`."""
     infinite = np.isinf(values)
     if infinite.any():
         notes.append(

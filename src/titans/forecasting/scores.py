@@ -32,15 +32,7 @@ class Errors:
         self.windows = self.numbers = 0
 
     def add(self, prediction: Tensor, future: Tensor) -> None:
-        """Count one batch in.
-
-        Args:
-            prediction: forecasts, `[B, H, C]`, on any device.
-            future: what came, `[B, H, C]`; NaN where it is missing, which does not count.
-
-        Raises:
-            TitansError: the forecasts have another shape.
-        """
+        """Count a batch of forecasts `[B, H, C]` in, on any device; a missing value (NaN) of what came does not count."""
         if prediction.shape != future.shape:  # would be broadcast, and scored wrongly
             raise TitansError(
                 f"the model forecasts {tuple(prediction.shape)}, expected [windows, horizon, channels] = "

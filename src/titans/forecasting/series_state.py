@@ -78,20 +78,7 @@ class SeriesState:
     def open(
         cls, panel: Panel, covariates: Sequence[str], lengths: Sequence[int], season: int
     ) -> tuple[SeriesState, Points]:
-        """Begin with the series of a panel.
-
-        Args:
-            panel: the series.
-            covariates: the columns that are used.
-            lengths: how many steps of each training learns from.
-            season: steps of a season.
-
-        Returns:
-            The state, and the points of the panel.
-
-        Raises:
-            TitansError: the panel lacks a covariate.
-        """
+        """Begin with the series of a panel, of each of which training learns from a length, and their points."""
         columns = exog_columns(panel.covariates, covariates)
         known = [one.covariates[:, columns] for one in panel.series]
         learned = [one.y[:length] for one, length in zip(panel.series, lengths, strict=True)]
@@ -129,11 +116,7 @@ class SeriesState:
         return state, Points([value for value, _ in values], [covariate for _, covariate in values])
 
     def read(self, frame: pd.DataFrame, notes: list[str]) -> tuple[SeriesState, Points]:
-        """Continue the series with new rows; steps without a row are missing values.
-
-        Args:
-            frame: a long frame with the new rows of some of the series, and the covariates.
-            notes: what was done to the data is added here.
+        """Continue with new rows of some of the series, a long frame; steps without a row are missing values.
 
         Returns:
             The state after these rows, and the new points.
@@ -182,14 +165,7 @@ class SeriesState:
         return [from_naive(clock, self.frequency, self.zone) for clock in clocks]
 
     def known(self, frame: pd.DataFrame | None, steps: int) -> Tensor | None:
-        """Look up the covariates of the horizon.
-
-        Args:
-            frame: a long frame without y; rows beyond what is needed, and other columns, do not matter.
-            steps: of the horizon, H.
-
-        Returns:
-            The covariates, scaled, `[S, H, F]`; None where the forecaster uses none.
+        """Look up the scaled covariates of the horizon in a long frame, `[S, H, F]`; None where none are used.
 
         Raises:
             TitansError: one is missing.

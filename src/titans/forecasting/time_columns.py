@@ -23,17 +23,11 @@ _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?"
 
 
 def find_time_columns(frame: pd.DataFrame, wanted: str | None, notes: list[str]) -> tuple[list[str], Times]:
-    """Find the columns of a text file that hold the time.
+    """Find the columns of a text file that hold the time, and read them.
 
-    Args:
-        frame: its cells.
-        wanted: the column's name; None looks for a usual name, then for a year with months, quarters or weeks beside
-            it, then for the first column that holds dates, then for whole numbers that ascend in the first column.
-        notes: what was done is added here.
-
-    Returns:
-        The names of the columns, several where date and time of day, or year and month, stand apart; and the time
-        stamps.
+    These are the one that is wanted; or one with a usual name, a year with months, quarters or weeks beside it, the
+    first that holds dates, or whole numbers that ascend in the first column. There are several where date and time of
+    day, or year and month, stand apart.
 
     Raises:
         TitansError: there is no such column, or it holds no time.
@@ -63,15 +57,7 @@ def find_time_columns(frame: pd.DataFrame, wanted: str | None, notes: list[str])
 
 
 def stack_months(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Put months that are columns beside a year below each other.
-
-    Args:
-        frame: the cells of a text file.
-        notes: what was done is added here.
-
-    Returns:
-        The columns of the year, month and value; the frame as it is where it has other columns.
-    """
+    """Put months that are columns beside a year below each other; other cells stay as they are."""
     year = _named(list(frame.columns), _YEAR)
     months = [name for name in frame if name[:3].lower() in _MONTHS and name != year]
     if year is None or [name[:3].lower() for name in months] != _MONTHS or len(frame.columns) != 13:

@@ -21,13 +21,7 @@ _ONE_TIME = 0.5  # the circular variance of times of day that are taken for one,
 def to_naive(stamps: pd.Index, frequency: str | int, usual: int | None = None) -> pd.Index:
     """Take the time zone off: local times for days, weeks and months, UTC for hours and less.
 
-    Args:
-        stamps: dates with or without a time zone, or whole numbers `[n]`.
-        frequency: the step.
-        usual: the time of day that days begin at, in the unit of the stamps. Default: the most frequent one.
-
-    Returns:
-        The times `[n]`, without a time zone.
+    `usual` is the time of day that days begin at, in the unit of the stamps; by default the most frequent one.
     """
     if zone_of(stamps) is None:
         return stamps
@@ -35,16 +29,7 @@ def to_naive(stamps: pd.Index, frequency: str | int, usual: int | None = None) -
 
 
 def from_naive(naive: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
-    """Undo `to_naive`.
-
-    Args:
-        naive: times without a time zone `[n]`.
-        frequency: the step.
-        zone: the time zone; None leaves the times as they are.
-
-    Returns:
-        The time stamps `[n]`; a local time that is skipped becomes the next one, of a doubled one the first is meant.
-    """
+    """Undo `to_naive`; a local time that is skipped becomes the next one, of a doubled one the first is meant."""
     if zone is None:
         return naive
     return (
@@ -53,15 +38,7 @@ def from_naive(naive: pd.Index, frequency: str | int, zone: Any) -> pd.Index:
 
 
 def wall_time(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.DatetimeIndex:
-    """Local times; where the usual time of day is skipped as clocks go forward, that time.
-
-    Args:
-        stamps: with or without a time zone `[n]`.
-        usual: the usual time of day, in the unit of the stamps. Default: the most frequent one.
-
-    Returns:
-        The times `[n]`, without a time zone.
-    """
+    """Local times; where the usual time of day (see `to_naive`) is skipped as clocks go forward, that time."""
     if stamps.tz is None:
         return stamps
     shown = stamps.tz_localize(None)
@@ -78,12 +55,7 @@ def wall_time(stamps: pd.DatetimeIndex, usual: int | None = None) -> pd.Datetime
 def is_daily(wall: pd.DatetimeIndex, utc: pd.DatetimeIndex) -> bool:
     """Whether times lie near one time of day, in local time no less than in UTC.
 
-    Args:
-        wall: local times `[n]`, in any order.
-        utc: the times in UTC `[n]`; the same where that is not known.
-
-    Returns:
-        Whether they do; false where they are usually less than 20 hours apart.
+    False where they are usually less than 20 hours apart. Where no zone is known, both are the same.
     """
     days = wall.unique().sort_values()
     if len(days) < 2 or np.median(np.diff(days.asi8)) < ticks("20h", days):

@@ -53,16 +53,12 @@ class Times:
 
 
 def parse_times(column: pd.Series, *, text_file: bool = False, like: pd.Index | None = None) -> Times | None:
-    """Read a column as time.
+    """Read a column of dates, periods, whole numbers or text as time; None where most of it is no time.
 
     Args:
-        column: dates, periods, whole numbers, or text.
-        text_file: the column comes from a text file, where dates may be written as numbers; see `dates_from_numbers`.
-            Default false: whole numbers are themselves.
+        column: the column.
+        text_file: dates may be written as numbers, see `dates_from_numbers`; else whole numbers are themselves.
         like: times read before, which these go on with. Default: none.
-
-    Returns:
-        The time stamps, or None where most of the column is no time.
     """
     known = column.notna().to_numpy()
     given = column[known]
