@@ -32,7 +32,7 @@ class Errors:
         self.windows = self.numbers = 0
 
     def add(self, prediction: Tensor, future: Tensor) -> None:
-        """Count a batch of forecasts `[B, H, C]` in, on any device; a missing value (NaN) of what came does not count."""
+        """Count a batch of forecasts `[B, H, C]` in, on any device; what came does not count where it is NaN."""
         if prediction.shape != future.shape:  # would be broadcast, and scored wrongly
             raise TitansError(
                 f"the model forecasts {tuple(prediction.shape)}, expected [windows, horizon, channels] = "
