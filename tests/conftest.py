@@ -3,8 +3,8 @@
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from torch.utils import _pytree as pytree
 
+from tests import comparison
 from titans.models.configuration import merge_fields
 
 settings.register_profile(
@@ -48,16 +48,6 @@ MODELS = {  # layers alone are tested with every switch; here, with each variant
 }
 
 
-def _distance(actual, expected):
-    """Largest difference, relative to the largest number that is expected (or to 0.01 if that is smaller)."""
-    actual, expected = (torch.as_tensor(x).detach().double() for x in (actual, expected))
-    actual, expected = torch.broadcast_tensors(actual, expected)  # an offset for all rows, and one for each
-    if actual.numel() == 0:
-        return 0.0
-    assert actual.isfinite().all()
-    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=0.01))
-
-
 @pytest.fixture(scope="session")
 def byte_sizes():
     """The configuration of a tiny model that reads bytes, but for its variant."""
@@ -76,31 +66,13 @@ def byte_sizes():
 @pytest.fixture(scope="session")
 def close():
     """Compare two trees of numbers: `close(actual, expected, tolerance)`."""
-
-    def close(actual, expected, tolerance, name=""):
-        mine, spec = pytree.tree_flatten_with_path(actual)
-        theirs, other = pytree.tree_flatten_with_path(expected)
-        assert spec == other, f"{name} differs in structure"
-        assert mine, f"{name} is empty: nothing was compared"
-        for (path, a), (_, b) in zip(mine, theirs, strict=True):
-            error = _distance(a, b)
-            assert error <= tolerance, f"{name}{pytree.keystr(path)} is off by {error:.2e}, more than {tolerance:.0e}"
-
-    return close
+    return comparison.close
 
 
 @pytest.fixture(scope="session")
 def same():
     """Assert that two trees of numbers are equal bit for bit: `same(actual, expected)`."""
-
-    def same(actual, expected, name=""):
-        mine, spec = pytree.tree_flatten_with_path(actual)
-        theirs, other = pytree.tree_flatten_with_path(expected)
-        assert spec == other, f"{name} differs in structure"
-        for (path, a), (_, b) in zip(mine, theirs, strict=True):
-            assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), f"{name}{pytree.keystr(path)} differs"
-
-    return same
+    return comparison.same
 
 
 @pytest.fixture(scope="session")
@@ -130,16 +102,7 @@ def scrambled():
 @pytest.fixture(scope="session")
 def stream():
     """Run a mixer or a model piece by piece: `stream(step, lengths)` with `step(start, stop, state) -> (y, state)`."""
-
-    def stream(step, lengths, state=None):
-        outputs, start = [], 0
-        for length in lengths:
-            y, state = step(start, start + length, state)
-            outputs.append(y)
-            start += length
-        return torch.cat(outputs, 1), state
-
-    return stream
+    return comparison.stream
 
 
 @pytest.fixture(scope="session")
