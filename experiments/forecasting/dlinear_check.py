@@ -22,7 +22,7 @@ from torch import Tensor
 
 from titans.evaluation.forecasting import Benchmark, prepare, score
 from titans.evaluation.forecasting_models import DLinear
-from titans.forecasting.baselines import seasonal_naive
+from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.training import fit
 from titans.io import atomic
 

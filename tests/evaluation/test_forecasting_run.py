@@ -13,7 +13,7 @@ from titans.evaluation import forecasting_run
 from titans.evaluation.forecasting import score
 from titans.evaluation.forecasting_models import DLINEAR_TRAINING, DLinear, default_config
 from titans.evaluation.forecasting_run import Evaluation, load
-from titans.forecasting.baselines import seasonal_naive
+from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.training import fit
 from titans.models.forecasting import TitansForForecasting
 

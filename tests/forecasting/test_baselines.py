@@ -5,7 +5,7 @@ import torch
 from titans.errors import TitansError
 from titans.evaluation.forecasting import score
 from titans.evaluation.forecasting_models import DLinear
-from titans.forecasting.baselines import seasonal_naive
+from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.windows import Windows
 
 PAST = torch.randn(5, 30, 2, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from utilsforecast.losses import mae, mse
 
 from titans.errors import TitansError
 from titans.forecasting.forecaster import NAME, TitansForecaster
-from titans.forecasting.seasons import season_length
+from titans.forecasting.frequency import season_length
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.windows import PanelStreams, stream_step
 from titans.models.forecasting import TitansForForecasting

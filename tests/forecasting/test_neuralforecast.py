@@ -228,9 +228,11 @@ def test_leaves_out_the_window_where_told():
 
 
 def test_takes_the_arguments_of_patchtst():
-    ours, theirs = (inspect.signature(kind).parameters for kind in (Titans, PatchTST))
-    shared = [name for name in list(theirs)[list(theirs).index("max_steps") :] if name != "scaler_type"]
-    assert {name: ours[name].default for name in shared} == {name: theirs[name].default for name in shared}
+    names = list(inspect.signature(PatchTST).parameters)
+    shared = {"exclude_insample_y", "futr_exog_list", *names[names.index("max_steps") : -1]} - {"scaler_type"}
+    ours, theirs = ({**kind(h=2, input_size=6, **QUIET).hparams} for kind in (Titans, PatchTST))
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+    assert make(max_steps=7, alias="one").hparams["max_steps"] == 7
     assert make().scaler.scaler_type == "identity"
     assert make(loss=DistributionLoss("Normal")).scaler.scaler_type == "standard"
     assert make(loss=DistributionLoss("Normal"), scaler_type="robust").scaler.scaler_type == "robust"

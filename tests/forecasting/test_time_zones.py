@@ -14,7 +14,7 @@ frames = pytest.importorskip("titans.forecasting.frames")
 alignment = pytest.importorskip("titans.forecasting.alignment")
 frequencies = pytest.importorskip("titans.forecasting.frequency")
 to_naive = pytest.importorskip("titans.forecasting.time_zones").to_naive
-season_length = pytest.importorskip("titans.forecasting.seasons").season_length
+season_length = pytest.importorskip("titans.forecasting.frequency").season_length
 
 ZONES = sorted(zone for zone in zoneinfo.available_timezones() if "/" in zone)
 STEPS = {"15min": None, "h": None, "D": "D", "3D": "3D", "W-MON": "7D", "B": "B", "MS": "MS", "ME": "ME", "QS": "3MS"}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from titans.errors import TitansError
 from titans.evaluation.inference import evaluating
 from titans.forecasting.scores import Errors, Scores
-from titans.forecasting.seasonal import SeasonalProfile
+from titans.forecasting.seasonal import repeat_season, seasonal_profile
 from titans.forecasting.windows import Windows
 
 Predict = Callable[[Tensor], Tensor]
@@ -131,8 +131,8 @@ class Benchmark:
         Errors stay what they are: what is taken off the truth is taken off the forecast.
         """
         rows = self.split.train
-        profile = SeasonalProfile.fit(self.values[rows.start : rows.stop], season)
-        return dataclasses.replace(self, values=self.values - profile.at(-rows.start, len(self.values)))
+        profile = seasonal_profile(self.values[rows.start : rows.stop], season)
+        return dataclasses.replace(self, values=self.values - repeat_season(profile, -rows.start, len(self.values)))
 
     def describe(self) -> str:
         """Say in one line what is measured how, so that numbers can be compared."""

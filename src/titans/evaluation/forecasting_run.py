@@ -27,10 +27,10 @@ from titans.evaluation.forecasting_models import (
 from titans.evaluation.forecasting_result import ForecastingResult, Measurement
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
-from titans.forecasting.baselines import seasonal_naive
 from titans.forecasting.frames import read_csv
+from titans.forecasting.frequency import season_length
 from titans.forecasting.linear import start_linear
-from titans.forecasting.seasons import season_length
+from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.training import fit
 from titans.io.text import without_compression
 from titans.models.configuration import VARIANTS

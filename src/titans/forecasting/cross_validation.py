@@ -11,12 +11,12 @@ import torch
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.baselines import seasonal_naive
 from titans.forecasting.forecaster_settings import check_whole
 from titans.forecasting.frames import interpolate
+from titans.forecasting.frequency import season_length
 from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, without_short
 from titans.forecasting.numbers import Floats
-from titans.forecasting.seasons import season_length
+from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.sentences import listed
 from titans.forecasting.windows import MINIMUM_POINTS
 

@@ -17,8 +17,8 @@ from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.forecaster import CUTOFF, NAIVE, NAME, TitansForecaster
 from titans.forecasting.frames import Table, to_long
+from titans.forecasting.frequency import season_length
 from titans.forecasting.long_frames import ID, TARGET, TIME
-from titans.forecasting.seasons import season_length
 from titans.forecasting.sentences import counted, listed
 from titans.forecasting.windows import MINIMUM_POINTS
 

@@ -17,8 +17,8 @@ from titans.forecasting.cross_validation import Folds
 from titans.forecasting.exogenous import static_numbers
 from titans.forecasting.forecaster_settings import ForecasterSettings
 from titans.forecasting.forecaster_training import long_enough, train
+from titans.forecasting.frequency import season_length
 from titans.forecasting.long_frames import ID, TARGET, TIME, regular
-from titans.forecasting.seasons import season_length
 from titans.forecasting.series_state import Points, SeriesState
 from titans.forecasting.stream import ForecastStream
 from titans.forecasting.training import History

@@ -31,6 +31,7 @@ _DAY = pd.Timedelta(days=1)
 _MONTH, _HALF_MONTH = 27, 13  # days that they have at least, less one
 _FEW = 3  # rows that no step can be told from
 _VOTERS = 20  # of many series, the longest decide on the frequency
+_A_YEAR = {"Y": 1, "A": 1, "Q": 4, "M": 12, "S": 24, "W": 52}  # steps, by the first letter of an alias without "B"
 
 
 def infer_frequency(stamps: pd.Index) -> str | int:
@@ -89,6 +90,29 @@ def future_times(times: pd.Index, frequency: str | int, steps: int) -> pd.Index:
     last = to_naive(times, frequency)[-1]
     index = pd.date_range(last, periods=steps + 1, freq=offset_of(frequency), name=times.name, unit=times.unit)[1:]
     return from_naive(pd.DatetimeIndex(index, freq=None), frequency, times.tz)
+
+
+def season_length(frequency: str | int) -> int:
+    """Say how many steps come round again, as far as the step of time tells.
+
+    These are a day of hours or of minutes, an hour of seconds, a week of days, a year of weeks, half months, months or
+    quarters; 1 for years, for whole-number time, and where nothing is usual.
+    """
+    if isinstance(frequency, int):
+        return 1
+    offset = offset_of(frequency)
+    if months := offset.kwds.get("months"):  # on another day than the first
+        return max(12 // int(months), 1)
+    number, code = int(offset.n), offset.rule_code
+    if isinstance(offset, pd.offsets.Day):
+        return 7 if number == 1 else max(365 // number, 1) if number >= 7 else 1
+    if isinstance(offset, pd.offsets.Tick):
+        length = pd.Timedelta(offset)
+        return max(round(float(pd.Timedelta("1D" if length >= pd.Timedelta("1min") else "1h") / length)), 1)
+    if code == "B":
+        return 5 if number == 1 else 1
+    steps: int = _A_YEAR.get(code.removeprefix("B")[:1], 1)
+    return max(steps // number, 1)
 
 
 def _likely(ids: list[object], times: list[pd.Index], few: int) -> list[str | int]:

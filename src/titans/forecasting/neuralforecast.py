@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -18,9 +19,16 @@ try:
     from neuralforecast.common._base_model import BaseModel
     from neuralforecast.core import MODEL_FILENAME_DICT
     from neuralforecast.losses.pytorch import MAE, HuberIQLoss, HuberMQLoss, IQLoss, MQLoss
+    from neuralforecast.models import PatchTST
 except ImportError as error:
     raise missing(error, "forecast", "comparing with other models") from error
 
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(PatchTST).parameters.items()
+    if name in inspect.signature(BaseModel).parameters and parameter.default is not parameter.empty
+}
+"""What all models of the library take, as PatchTST has it."""
 _STRIDE = 8  # as PatchTST's
 
 
@@ -34,11 +42,6 @@ class Titans(BaseModel):  # type: ignore[misc]
     Args:
         h: steps to forecast.
         input_size: look-back window, in steps; below 1: three times `h`.
-        stat_exog_list: columns known of a series.
-        hist_exog_list: columns known of the window.
-        futr_exog_list: columns known of the window and the horizon. Covariates should be on a scale of about 1: see
-            `scaler_type` here and `local_scaler_type` of NeuralForecast.
-        exclude_insample_y: forecast from covariates alone. Default False.
         variant: "lmm" (memory alone), "mac" (memory as context), "mag" (memory as gate), "mal" (memory as layer), or
             a twin without memory: "swa", "none". Default "lmm".
         hidden_size: width of the blocks. Default 32.
@@ -49,11 +52,13 @@ class Titans(BaseModel):  # type: ignore[misc]
         stride: steps from patch to patch, at most `patch_len`; cut where that is. Default 8, or `patch_len` if shorter.
         config: other fields of `StackConfig`, such as `{"memory": {"depth": 1}}`.
         loss: point, quantile or distribution loss of `neuralforecast.losses.pytorch`. Default `MAE()`.
-        valid_loss: as `loss`, for validation. Default: `loss`.
         scaler_type: temporal scaler of each window. Default: "standard" for losses that take more than values on their
             own scale, the distributions and implicit quantiles (`IQLoss`); else "identity".
-        random_seed: of the initial weights, too. Default 1.
-        **trainer_kwargs: of Lightning's Trainer. These and all other arguments are those of the library's `PatchTST`.
+        **arguments: all others are those of the library's `PatchTST`, with its defaults: `stat_exog_list`,
+            `hist_exog_list` and `futr_exog_list`, columns of covariates on a scale of about 1 (see `scaler_type` here
+            and `local_scaler_type` of NeuralForecast); `exclude_insample_y`, `valid_loss`, `max_steps`,
+            `learning_rate`, `batch_size`, `windows_batch_size`, `val_check_steps`, `early_stop_patience_steps`,
+            `random_seed` (of the initial weights, too), `alias`, `optimizer`, and those of Lightning's Trainer.
 
     Raises:
         TitansError: arguments of the network are out of range or do not fit together, or `config` holds a field that
@@ -70,10 +75,7 @@ class Titans(BaseModel):  # type: ignore[misc]
         self,
         h: int,
         input_size: int,
-        stat_exog_list: list[str] | None = None,
-        hist_exog_list: list[str] | None = None,
-        futr_exog_list: list[str] | None = None,
-        exclude_insample_y: bool = False,
+        *,
         variant: str = "lmm",
         hidden_size: int = 32,
         encoder_layers: int = 1,
@@ -83,68 +85,15 @@ class Titans(BaseModel):  # type: ignore[misc]
         stride: int | None = None,
         config: dict[str, Any] | None = None,
         loss: Any = None,
-        valid_loss: Any = None,
-        max_steps: int = 5000,
-        learning_rate: float = 1e-4,
-        num_lr_decays: int = -1,
-        early_stop_patience_steps: int = -1,
-        val_monitor: str = "ptl/val_loss",
-        val_check_steps: int = 100,
-        batch_size: int = 32,
-        valid_batch_size: int | None = None,
-        windows_batch_size: int = 1024,
-        inference_windows_batch_size: int = 1024,
-        start_padding_enabled: bool = False,
-        training_data_availability_threshold: float | list[float] = 0.0,
-        step_size: int = 1,
         scaler_type: str | None = None,
-        random_seed: int = 1,
-        drop_last_loader: bool = False,
-        alias: str | None = None,
-        optimizer: type[torch.optim.Optimizer] | None = None,
-        optimizer_kwargs: dict[str, Any] | None = None,
-        lr_scheduler: type[torch.optim.lr_scheduler.LRScheduler] | None = None,
-        lr_scheduler_kwargs: dict[str, Any] | None = None,
-        dataloader_kwargs: dict[str, Any] | None = None,
-        **trainer_kwargs: Any,
+        **arguments: Any,
     ) -> None:
         loss = MAE() if loss is None else loss
         if scaler_type is None:
             maps_on = loss.is_distribution_output or isinstance(loss, IQLoss | HuberIQLoss)
             scaler_type = "standard" if maps_on else "identity"
-        super().__init__(
-            h=h,
-            input_size=input_size,
-            stat_exog_list=stat_exog_list,
-            hist_exog_list=hist_exog_list,
-            futr_exog_list=futr_exog_list,
-            exclude_insample_y=exclude_insample_y,
-            loss=loss,
-            valid_loss=valid_loss,
-            max_steps=max_steps,
-            learning_rate=learning_rate,
-            num_lr_decays=num_lr_decays,
-            early_stop_patience_steps=early_stop_patience_steps,
-            val_monitor=val_monitor,
-            val_check_steps=val_check_steps,
-            batch_size=batch_size,
-            valid_batch_size=valid_batch_size,
-            windows_batch_size=windows_batch_size,
-            inference_windows_batch_size=inference_windows_batch_size,
-            start_padding_enabled=start_padding_enabled,
-            training_data_availability_threshold=training_data_availability_threshold,
-            step_size=step_size,
-            scaler_type=scaler_type,
-            random_seed=random_seed,
-            drop_last_loader=drop_last_loader,
-            alias=alias,
-            optimizer=optimizer,
-            optimizer_kwargs=optimizer_kwargs,
-            lr_scheduler=lr_scheduler,
-            lr_scheduler_kwargs=lr_scheduler_kwargs,
-            dataloader_kwargs=dataloader_kwargs,
-            **trainer_kwargs,
-        )
+        others = {"input_size": input_size, "loss": loss, "scaler_type": scaler_type}
+        super().__init__(h=h, **(_DEFAULTS | arguments | others))
         length = min(patch_len, self.input_size)
         cut = stride is None or length < patch_len  # nobody asked for a patch so short with a stride so long
         fields = {

@@ -17,7 +17,7 @@ from titans.forecasting.exogenous import exog_columns, exog_numbers
 from titans.forecasting.frequency import future_times
 from titans.forecasting.long_frames import ID, TIME, Panel, mean_per_step, read_rows, rows_by_series
 from titans.forecasting.numbers import Floats
-from titans.forecasting.seasonal import SeasonalProfile
+from titans.forecasting.seasonal import seasonal_profile
 from titans.forecasting.sentences import listed
 from titans.forecasting.time_zones import Integers, from_naive, to_naive, zone_of
 from titans.forecasting.times import parse_times
@@ -52,7 +52,7 @@ class SeriesState:
         steps: how many were read of each, gaps included `[S]`, int64.
         mean: of each, over the steps that training learns from `[S]`.
         std: the deviation over these; over all steps where that is 0; 1 where that is, too `[S]`.
-        profile: what each does at each place of its season of W steps, scaled `[S, W]`; see `SeasonalProfile`.
+        profile: what each does at each place of its season of W steps, scaled `[S, W]`; see `seasonal_profile`.
         low: the lowest value read of each `[S]`.
         high: the highest; what equals the lowest is constant `[S]`.
         covariates: names of the covariates `[F]`.
@@ -204,9 +204,8 @@ class SeriesState:
 
     def unscaled(self, forecasts: Tensor) -> Floats:
         """Put forecasts `[S, H, Q]` on the scale of the series; a series of one constant value stays at it."""
-        count, horizon, _ = forecasts.shape
-        season = np.stack([self._season(number, horizon) for number in range(count)])
-        y = forecasts.double().cpu().numpy() + season[:, :, None]
+        season = [self._season(number, forecasts.shape[1]) for number in range(len(forecasts))]
+        y = forecasts.double().cpu().numpy() + np.stack(season)[:, :, None]
         y = y * self.std[:, None, None] + self.mean[:, None, None]
         constant = (self.low == self.high)[:, None, None]
         return np.asarray(np.where(constant, self.low[:, None, None], y))
@@ -257,8 +256,7 @@ class SeriesState:
 
     def _season(self, number: int, count: int) -> Floats:
         """What the season does in the next steps of a series, `[count]`."""
-        profile = SeasonalProfile(torch.from_numpy(self.profile[number]).unsqueeze(-1))
-        return np.asarray(profile.at(int(self.steps[number]), count).squeeze(-1))
+        return np.asarray(self.profile[number, (self.steps[number] + np.arange(count)) % self.profile.shape[1]])
 
     def _scaled_covariates(self, values: Floats) -> Tensor:
         scaled = np.clip((values - self.covariate_mean) / self.covariate_std, -_BOUND, _BOUND)
@@ -266,8 +264,8 @@ class SeriesState:
 
 
 def _profile(scaled: Floats, season: int) -> Floats:
-    means: Floats = SeasonalProfile.fit(torch.from_numpy(scaled).unsqueeze(-1), season).means.squeeze(-1).numpy()
-    return means
+    profile: Floats = seasonal_profile(torch.from_numpy(scaled).unsqueeze(-1), season).squeeze(-1).numpy()
+    return profile
 
 
 def _deviation(y: Floats) -> float:
