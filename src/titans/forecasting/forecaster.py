@@ -13,10 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 from titans.errors import TitansError
 from titans.forecasting import forecaster_file
 from titans.forecasting._pandas import pd
-from titans.forecasting.cross_validation import Folds
-from titans.forecasting.exogenous import static_numbers
+from titans.forecasting.cross_validation import long_enough_for, naive_forecasts
 from titans.forecasting.forecaster_settings import ForecasterSettings
-from titans.forecasting.forecaster_training import long_enough, train
+from titans.forecasting.forecaster_training import long_enough, static_numbers, train
 from titans.forecasting.frequency import season_length
 from titans.forecasting.long_frames import ID, TARGET, TIME, regular
 from titans.forecasting.series_state import Points, SeriesState
@@ -223,19 +222,20 @@ class TitansForecaster:
             TitansError: as `fit`, or all series are too short for so many origins.
         """
         settings = self.settings
-        folds = Folds(regular(df, settings.freq), settings.h, n_windows, settings.h if step_size is None else step_size)
-        self.fit(folds.history, static_df, progress)
+        h, step_size = settings.h, settings.h if step_size is None else step_size
+        panel, origins = long_enough_for(regular(df, settings.freq), h, n_windows, step_size)
+        self.fit(panel.to_frame(None, origins[0]), static_df, progress)
         state, _ = self._fitted()
         means = dict(zip(state.covariates, state.covariate_mean, strict=True))  # what a missing covariate counts as
         parts = []
-        for fold in folds:
-            part = self.predict(fold.ahead.fillna(means))
-            part.insert(2, CUTOFF, self.cutoffs.repeat(settings.h))
-            part[NAIVE], part[TARGET] = fold.naive, fold.ahead[TARGET]
+        for origin, next_origin in zip(origins, [*origins[1:], None], strict=True):
+            ahead, new = panel.to_frame(origin, origin + h or None), panel.to_frame(origin, next_origin)
+            part = self.predict(ahead.fillna(means))
+            part.insert(2, CUTOFF, self.cutoffs.repeat(h))
+            part[NAIVE], part[TARGET] = naive_forecasts(panel, origin, h), ahead[TARGET]
             parts.append(part)
-            if len(fold.new):
-                self.update(fold.new)
-        self.notes = folds.panel.notes
+            self.update(new)
+        self.notes = panel.notes
         return pd.concat(parts, ignore_index=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from titans.errors import TitansError
+from titans.forecasting._pandas import pd
 from titans.forecasting.forecaster_settings import ForecasterSettings
 from titans.forecasting.linear import start_linear
-from titans.forecasting.long_frames import Panel, without_short
+from titans.forecasting.long_frames import ID, Panel, without_short
+from titans.forecasting.numbers import to_numbers
 from titans.forecasting.sentences import listed
 from titans.forecasting.series_state import Points
 from titans.forecasting.training import History, fit
@@ -41,6 +43,32 @@ def long_enough(panel: Panel, h: int) -> Panel:
             "horizon"
         )
     return panel
+
+
+def static_numbers(frame: pd.DataFrame | None, ids: Sequence[object]) -> Tensor | None:
+    """Read the numbers that are known of each series, scaled over the series, `[S, Z]`; None without a frame.
+
+    Raises:
+        TitansError: a series is missing or named twice, a number is missing, or there is none.
+    """
+    if frame is None:
+        return None
+    if not isinstance(frame, pd.DataFrame) or ID not in frame.columns:
+        raise TitansError("static_df has no column unique_id: expected one row for each series")
+    columns = [to_numbers(frame[name]) for name in frame.columns if name != ID]
+    numbers = [column for column in columns if column is not None]
+    if not numbers:
+        raise TitansError("static_df has no column of numbers beside unique_id: expected at least one")
+    names = pd.Index(frame[ID])
+    if not names.is_unique:
+        raise TitansError(f'static_df names the series "{names[names.duplicated()][0]}" twice: keep one row')
+    rows = names.get_indexer(pd.Index(ids))
+    values = np.stack(numbers, 1)[rows]
+    lacking = (rows < 0) | ~np.isfinite(values).all(1)
+    if lacking.any():
+        raise TitansError(f'static_df lacks the numbers of the series "{ids[int(lacking.argmax())]}": add them')
+    std = values.std(0)
+    return torch.from_numpy(((values - values.mean(0)) / np.where(std > 0, std, 1.0)).astype(np.float32))
 
 
 def train(

@@ -52,6 +52,19 @@ class Panel:
     covariates: list[str]
     notes: list[str]
 
+    def to_frame(self, start: int | None, stop: int | None) -> pd.DataFrame:
+        """Write the same steps of each series as a long frame."""
+        part = slice(start, stop)
+        return pd.concat(
+            [
+                pd.DataFrame(one.covariates[part], columns=self.covariates).assign(
+                    **{ID: one.unique_id, TIME: one.times[part], TARGET: one.y[part]}
+                )
+                for one in self.series
+            ],
+            ignore_index=True,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:

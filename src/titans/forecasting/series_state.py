@@ -13,10 +13,9 @@ from torch import Tensor
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
 from titans.forecasting.alignment import steps_after
-from titans.forecasting.exogenous import exog_columns, exog_numbers
 from titans.forecasting.frequency import future_times
-from titans.forecasting.long_frames import ID, TIME, Panel, mean_per_step, read_rows, rows_by_series
-from titans.forecasting.numbers import Floats
+from titans.forecasting.long_frames import ID, TARGET, TIME, Panel, mean_per_step, read_rows, rows_by_series
+from titans.forecasting.numbers import Floats, to_numbers
 from titans.forecasting.seasonal import seasonal_profile
 from titans.forecasting.sentences import listed
 from titans.forecasting.time_zones import Integers, from_naive, to_naive, zone_of
@@ -79,7 +78,7 @@ class SeriesState:
         cls, panel: Panel, covariates: Sequence[str], lengths: Sequence[int], season: int
     ) -> tuple[SeriesState, Points]:
         """Begin with the series of a panel, of each of which training learns from a length, and their points."""
-        columns = exog_columns(panel.covariates, covariates)
+        columns = _places(covariates, panel.covariates)
         known = [one.covariates[:, columns] for one in panel.series]
         learned = [one.y[:length] for one, length in zip(panel.series, lengths, strict=True)]
         learned = [part if np.isfinite(part).any() else one.y for part, one in zip(learned, panel.series, strict=True)]
@@ -125,7 +124,7 @@ class SeriesState:
             TitansError: a row of an unknown series, one that is not later than what was read, or one off the grid.
         """
         rows = read_rows(frame, notes, like=self.ends)
-        columns = exog_columns(rows.covariates, self.covariates)
+        columns = _places(self.covariates, rows.covariates)
         place = {name: number for number, name in enumerate(self.ids)}
         if unknown := [name for name in rows.ids if name not in place]:
             raise TitansError(
@@ -183,7 +182,7 @@ class SeriesState:
         if times is None or not times.known.all():
             raise TitansError('the column "ds" of futr_df holds no time, or not in every row')
         stamps, codes = self._like(times.index), frame[ID].to_numpy()
-        columns = np.stack([exog_numbers(frame[name]) for name in self.covariates], 1)
+        columns = np.stack([_known_numbers(frame[name]) for name in self.covariates], 1)
         found_rows = []
         for number, (name, wanted) in enumerate(zip(self.ids, self.horizon(steps), strict=True)):
             members = np.flatnonzero(codes == name)
@@ -261,6 +260,24 @@ class SeriesState:
     def _scaled_covariates(self, values: Floats) -> Tensor:
         scaled = np.clip((values - self.covariate_mean) / self.covariate_std, -_BOUND, _BOUND)
         return torch.from_numpy(np.nan_to_num(scaled).astype(np.float32))
+
+
+def _places(wanted: Sequence[str], found: Sequence[str]) -> list[int]:
+    """Where the wanted covariates stand among the columns of numbers of a frame."""
+    if missing := [name for name in wanted if name not in found]:
+        raise TitansError(
+            f"the frame has no column of numbers called {listed(missing)}, which futr_exog_list names: it has "
+            f"{listed([TARGET, *found])}"
+        )
+    return [list(found).index(name) for name in wanted]
+
+
+def _known_numbers(column: pd.Series) -> Floats:
+    """Read a covariate of `futr_df`."""
+    numbers = to_numbers(column)
+    if numbers is None:
+        raise TitansError(f'the column "{column.name}" of futr_df holds no numbers')
+    return numbers
 
 
 def _profile(scaled: Floats, season: int) -> Floats:
