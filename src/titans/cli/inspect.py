@@ -35,7 +35,7 @@ def inspect(
     make_folder(out.parent)
     language_model, tokenizer = load_for_inference(model)
     inspection = read(language_model, tokenizer, blocks, policy=policy)
-    facts = {"Model": model, "variant": language_model.config.variant} | ({} if file is None else {"file": str(file)})
+    facts = {"Model": model, "variant": language_model.config.kind} | ({} if file is None else {"file": str(file)})
     write_inspection_page(out, inspection, facts | {"write": policy.write})
     written = sum(token.written for token in inspection.tokens) / len(inspection.tokens)
     before, after = inspection.total_norms[0], inspection.total_norms[-1]

@@ -118,7 +118,7 @@ def calibrate(
     check_vocabulary(tokenizer, model.config.vocab_size)
     layers = write_counts(model.initial_state(1))[0].layers
     if not layers:
-        raise TitansError(f"a model of variant {model.config.variant} has no memory layer: there is nothing to gate")
+        raise TitansError(f"a model of variant {model.config.kind} has no memory layer: there is nothing to gate")
     first, second = halves(tokenizer, documents, tokens)
     sizes = (sum(map(len, first)), sum(map(len, second)))
     total, done = (1 + ROUNDS) * sizes[0] + (2 + len(DECAYS)) * sizes[1], 0

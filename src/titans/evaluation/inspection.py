@@ -108,7 +108,7 @@ def inspect(
         norms = [tuple(memory_norms(state)[0])]
         if not norms[0]:
             raise TitansError(
-                f'there is nothing to inspect: a model of variant "{model.config.variant}" has no memory layer'
+                f'there is nothing to inspect: a model of variant "{model.config.kind}" has no memory layer'
             )
         for start, stop in pairwise(lengths):
             piece = torch.tensor([ids[start:stop]], device=model.device)

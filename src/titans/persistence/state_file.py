@@ -33,7 +33,7 @@ class Header:
     Args:
         fingerprint: of the model that made the state.
         config: the fields of its configuration that matter to a state, without defaults.
-        variant: its variant.
+        variant: its variant, or its mixers in words.
         tokens: positions read; of several rows, the most.
         created: when the first state of this memory was saved, ISO 8601 in UTC.
         updated: when this one was.
@@ -118,7 +118,7 @@ def dump(state: MemoryState, model: Any, *, created: str | None = None) -> bytes
     metadata = {
         "fingerprint": fingerprint(model),
         "config": json.dumps(relevant_config(model)),
-        "variant": base(model).config.variant,
+        "variant": base(model).config.kind,
         "tokens": str(int(tensors["tokens"].max()) if "tokens" in tensors else integers["tokens"]),
         "integers": json.dumps(integers),
         "created": created or now,

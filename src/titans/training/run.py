@@ -95,7 +95,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     if checkpoint is not None:
         _check_same_experiment(folder / _RECIPE_FILE, recipe)
     size = model.num_parameters() / 1e6
-    report(f"model: {size:,.2f} M parameters ({model.config.variant}), on {args.device}")
+    report(f"model: {size:,.2f} M parameters ({model.config.kind}), on {args.device}")
 
     with args.main_process_first(desc="tokenizing"):
         train_set, evaluation_set = _datasets(recipe, tokenizer, args, resuming=checkpoint is not None)
