@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from titans.models.configuration import TitansConfig
+from titans.models.modeling import TitansForCausalLM
 
 
 def flops_per_token(config: TitansConfig, context: int) -> int:
@@ -26,8 +27,6 @@ def flops_per_token(config: TitansConfig, context: int) -> int:
     Returns:
         The operations, forward.
     """
-    from titans.models.modeling import TitansForCausalLM
-
     with torch.device("meta"):
         model = TitansForCausalLM(config)
     head = 2 * model.lm_head.weight.numel()

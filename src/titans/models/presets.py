@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,9 +11,7 @@ from titans.errors import TitansError
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.registry import MIXERS
 from titans.models.configuration import VARIANTS, TitansConfig, merge_fields
-
-if TYPE_CHECKING:
-    from titans.models.modeling import TitansForCausalLM
+from titans.models.modeling import TitansForCausalLM
 
 TITANS = ("lmm", "mac", "mag", "mal")
 MODELS = {f"titans-{name}" if name in TITANS else name: name for name in VARIANTS if name != "none"}  # their variants
@@ -80,8 +78,6 @@ def from_preset(name: str, **overrides: Any) -> TitansForCausalLM:
         TitansError: there is no preset of that name; it names the closest ones. Or an override is not a field, or
             cannot work.
     """
-    from titans.models.modeling import TitansForCausalLM
-
     return TitansForCausalLM(preset_config(name, **overrides))
 
 
@@ -123,8 +119,6 @@ def intermediate_size(parameters: float, fields: dict[str, Any]) -> int:
 
 def count_parameters(config: TitansConfig) -> int:
     """Count the parameters of a model, of which only the blocks that differ are built, on the meta device."""
-    from titans.models.modeling import TitansForCausalLM
-
     kinds = len(config.blocks)
     one = TitansConfig(**config.to_dict() | {"num_hidden_layers": kinds})
     with torch.device("meta"):
