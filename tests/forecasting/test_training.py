@@ -24,6 +24,16 @@ def dlinear(seed=0):
     return DLinear(24, 6, 5)
 
 
+def by(loss):
+    """A step with some loss."""
+
+    def step(model, past, future):
+        prediction = model(past)
+        return prediction, loss(prediction, future)
+
+    return step
+
+
 def train(seed=0, **options):
     model = dlinear()
     settings = {"epochs": 3, "learning_rate": 0.01, **options}
@@ -104,7 +114,7 @@ def test_stops_on_patience_with_the_best_weights():
     zeros = Windows(torch.zeros(10, 1), 1, 1)  # 9 windows: one step an epoch
     model = Drifting()
     history = fit(
-        model, zeros, zeros, loss=lambda p, _: -p.mean(), epochs=50, learning_rate=0.1, decay="cosine", patience=2
+        model, zeros, zeros, step=by(lambda p, _: -p.mean()), epochs=50, learning_rate=0.1, decay="cosine", patience=2
     )
     levels = [epoch.validation_mse**0.5 for epoch in history.epochs]
     assert levels == pytest.approx([0.12, 0.02, 0.08, 0.18], abs=0.005)
@@ -112,7 +122,7 @@ def test_stops_on_patience_with_the_best_weights():
     assert model.level.item() == pytest.approx(-levels[1], rel=1e-6)
 
 
-def test_other_losses_and_steps_of_a_model(same):
+def test_steps_of_a_model(same):
     def step(model, past, future):
         output = model(past_values=past, future_values=future)
         return output.prediction, output.loss
@@ -128,7 +138,7 @@ def test_other_losses_and_steps_of_a_model(same):
 
     own = Outputs()
     history = fit(own, TRAIN, VALIDATION, step=step, epochs=2, learning_rate=0.01)
-    plain, expected = train(epochs=2, loss=F.l1_loss)
+    plain, expected = train(epochs=2, step=by(F.l1_loss))
     same(own.net.state_dict(), plain.state_dict())
     assert [e.validation_mse for e in history.epochs] == [e.validation_mse for e in expected.epochs]
     other, _ = train(epochs=2)
@@ -176,7 +186,7 @@ def test_keeps_the_weights_it_came_with_where_training_makes_them_worse(same):
     fit(model, TRAIN, VALIDATION, epochs=8, learning_rate=0.01, decay="cosine")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     expected = score(model, VALIDATION).mse
-    history = fit(model, TRAIN, VALIDATION, loss=lambda p, y: -F.mse_loss(p, y), epochs=5, patience=2)
+    history = fit(model, TRAIN, VALIDATION, step=by(lambda p, y: -F.mse_loss(p, y)), epochs=5, patience=2)
     assert (history.best, len(history.epochs), history.start_mse) == (0, 2, expected)
     same(dict(model.state_dict()), before)
 
@@ -194,7 +204,7 @@ def test_shorter_epochs_and_weights_that_are_not_trained():
 
 def test_refuses_a_training_that_cannot_work():
     with pytest.raises(TitansError, match=r"diverged at step 1: the loss is nan, .* lower the learning rate"):
-        train(loss=lambda prediction, _: prediction.sum() * float("nan"))
+        train(step=by(lambda prediction, _: prediction.sum() * float("nan")))
     for name in ("epochs", "batch_size", "patience", "learning_rate", "seconds"):
         with pytest.raises(TitansError, match=f"{name} is 0, expected more than 0"):
             train(**{name: 0})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from titans import plots
 from titans.evaluation.results import save_result
+from titans.forecasting._pandas import pd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,24 +101,14 @@ class ForecastingResult:
             not be compared.
         """
         wanted = self.horizons if horizon is None else (horizon,)
-        at_horizon: dict[int, list[Measurement]] = {h: [] for h in wanted}
-        by_seed: dict[int | None, list[Measurement]] = {}
-        for m in self.measurements:
-            if m.model == model and m.horizon in wanted:
-                at_horizon[m.horizon].append(m)
-                by_seed.setdefault(m.seed, []).append(m)
-        if not all(at_horizon.values()):
+        table = pd.DataFrame(self.measurements).query("model == @model and horizon in @wanted")
+        by_horizon = table.groupby("horizon")[["mse", "mae"]]
+        if by_horizon.ngroups < len(wanted):
             return None
-        whole = [found for found in by_seed.values() if len(found) == len(wanted)]  # seeds that have every horizon
-
-        def mean(error: str) -> float:
-            return statistics.fmean(_mean(found, error) for found in at_horizon.values())
-
-        def deviation(error: str) -> float:
-            return statistics.stdev(_mean(found, error) for found in whole) if len(whole) > 1 else 0.0
-
-        seeds = min(map(len, at_horizon.values()))
-        return Mean(mean("mse"), mean("mae"), deviation("mse"), deviation("mae"), seeds)
+        whole = table.groupby("seed").filter(lambda found: len(found) == len(wanted))  # seeds that have every horizon
+        deviation = whole.groupby("seed")[["mse", "mae"]].mean().std().fillna(0.0)  # 0 with one seed, or none
+        mean, off = by_horizon.mean().mean().to_dict(), deviation.to_dict()
+        return Mean(mean["mse"], mean["mae"], off["mse"], off["mae"], int(by_horizon.size().min()))
 
     def save(self, folder: Path) -> None:
         """Write `forecasting.json` and the plot `forecasting.png` to a folder, each whole or not at all."""
@@ -134,10 +124,6 @@ class ForecastingResult:
             for model in self.models
         }
         return {**dataclasses.asdict(self), "description": self.describe(), "means": means}
-
-
-def _mean(found: list[Measurement], error: str) -> float:
-    return statistics.fmean(getattr(m, error) for m in found)
 
 
 def _plot(result: ForecastingResult) -> Figure:

@@ -31,7 +31,7 @@ from titans.forecasting.frames import read_csv
 from titans.forecasting.frequency import season_length
 from titans.forecasting.linear import start_linear
 from titans.forecasting.seasonal import seasonal_naive
-from titans.forecasting.training import fit
+from titans.forecasting.training import fit, mse_step
 from titans.io.text import without_compression
 from titans.models.configuration import VARIANTS
 
@@ -233,7 +233,7 @@ class Evaluation:
                 predict,
                 train,
                 validation.every(-(-len(validation) // WINDOWS)),
-                step=predict.step if isinstance(predict, PointForecaster) else None,
+                step=predict.step if isinstance(predict, PointForecaster) else mse_step,
                 seed=run.seed,
                 seconds=None if math.isinf(seconds) else seconds,
                 progress=progress,

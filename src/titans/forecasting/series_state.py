@@ -80,34 +80,30 @@ class SeriesState:
         """Begin with the series of a panel, of each of which training learns from a length, and their points."""
         columns = _places(covariates, panel.covariates)
         known = [one.covariates[:, columns] for one in panel.series]
-        learned = [one.y[:length] for one, length in zip(panel.series, lengths, strict=True)]
-        learned = [part if np.isfinite(part).any() else one.y for part, one in zip(learned, panel.series, strict=True)]
-        spread_ = [
-            _deviation(part) or _deviation(one.y) or 1.0 for part, one in zip(learned, panel.series, strict=True)
-        ]
-        together = np.concatenate(known)
-        given = np.isfinite(together)
-        count = np.maximum(given.sum(0), 1)
-        mean = np.where(given, together, 0.0).sum(0) / count
-        std = np.sqrt(np.square(np.where(given, together - mean, 0.0)).sum(0) / count)
+        scales = []  # of each series: mean, std, profile, low, high
+        for one, length in zip(panel.series, lengths, strict=True):
+            learned = one.y[:length] if np.isfinite(one.y[:length]).any() else one.y
+            mean, std = np.nanmean(learned), _deviation(learned) or _deviation(one.y) or 1.0
+            profile = seasonal_profile(torch.from_numpy((learned - mean) / std).unsqueeze(-1), season).squeeze(-1)
+            scales.append((mean, std, profile.numpy(), np.nanmin(one.y), np.nanmax(one.y)))
+        means, stds, profiles, lows, highs = (np.array(numbers) for numbers in zip(*scales, strict=True))
+        given = pd.DataFrame(np.concatenate(known))
+        covariate_std = given.std(ddof=0).fillna(0.0).to_numpy()
         times = [to_naive(one.times, panel.frequency)[-1:] for one in panel.series]
-        scales = np.array([np.nanmean(part) for part in learned]), np.array(spread_)
         state = cls(
             ids=[one.unique_id for one in panel.series],
             frequency=panel.frequency,
             last=times[0].append(times[1:]),
             zone=zone_of(panel.series[0].times),
             steps=np.zeros(len(panel.series), dtype=np.int64),
-            mean=scales[0],
-            std=scales[1],
-            profile=np.stack(
-                [_profile((y - mean) / std, season) for y, mean, std in zip(learned, *scales, strict=True)]
-            ),
-            low=np.array([np.nanmin(one.y) for one in panel.series]),
-            high=np.array([np.nanmax(one.y) for one in panel.series]),
+            mean=means,
+            std=stds,
+            profile=profiles,
+            low=lows,
+            high=highs,
             covariates=list(covariates),
-            covariate_mean=mean,
-            covariate_std=np.where(std > 0, std, 1.0),
+            covariate_mean=given.mean().fillna(0.0).to_numpy(),
+            covariate_std=np.where(covariate_std > 0, covariate_std, 1.0),
         )
         numbers = enumerate(zip((one.y for one in panel.series), known, strict=True))
         values = [(state._scaled(y, series), state._scaled_covariates(given)) for series, (y, given) in numbers]
@@ -278,11 +274,6 @@ def _known_numbers(column: pd.Series) -> Floats:
     if numbers is None:
         raise TitansError(f'the column "{column.name}" of futr_df holds no numbers')
     return numbers
-
-
-def _profile(scaled: Floats, season: int) -> Floats:
-    profile: Floats = seasonal_profile(torch.from_numpy(scaled).unsqueeze(-1), season).squeeze(-1).numpy()
-    return profile
 
 
 def _deviation(y: Floats) -> float:

@@ -18,8 +18,6 @@ from titans.forecasting.scores import Errors
 from titans.training import fit as loop
 from titans.training.fit import Moment
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""From forecasts and futures, `[B, H, C]`, to a number to make small."""
 Step = Callable[..., tuple[Tensor, Tensor]]
 """`step(model, past, future, ...)`: the forecasts `[B, H, C]` and the loss; dots: what else the batches hold."""
 Decay = Literal["halve", "cosine"]
@@ -89,13 +87,18 @@ class History:
         return self.epochs[self.best - 1].validation_mse if self.best else self.start_mse
 
 
+def mse_step(model: nn.Module, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
+    """Forecast, with the mean squared error: the step of a model from pasts to forecasts."""
+    prediction = model(past)
+    return prediction, F.mse_loss(prediction, future)
+
+
 def fit(
     model: nn.Module,
     train: Batches,
     validation: Batches,
     *,
-    loss: Loss = F.mse_loss,
-    step: Step | None = None,
+    step: Step = mse_step,
     epochs: int = 10,
     batch_size: int = 32,
     learning_rate: float = 1e-4,
@@ -115,12 +118,11 @@ def fit(
     ends the training. Weights that need no gradient stay as they are.
 
     Args:
-        model: from pasts `[B, L, C]` to forecasts `[B, H, C]`; it is moved to the GPU if there is one, and stays.
+        model: what `step` takes; it is moved to the GPU if there is one, and stays.
         train: windows to train on, all of them in each epoch, in a new order.
         validation: windows to choose by.
-        loss: from forecasts and futures to a scalar. Default: mean squared error.
-        step: what to do with a batch in place of calling the model and `loss`, for a model with a loss of its own:
-            `step(model, past, future)` returns its forecasts and its loss.
+        step: what to do with a batch: `step(model, past, future)` returns forecasts and a loss. Default: call the
+            model; its mean squared error.
         epochs: passes over the training windows. Default 10.
         batch_size: windows of one step. Default 32.
         learning_rate: of Adam, at the start. Default 1e-4.
@@ -141,15 +143,14 @@ def fit(
     Raises:
         TitansError: a setting is out of range, or training diverges.
     """
-    time_limit = math.inf if seconds is None else seconds
-    _check(epochs=epochs, batch_size=batch_size, patience=patience, learning_rate=learning_rate, seconds=time_limit)
-    _check(epoch_steps=1 if epoch_steps is None else epoch_steps)
+    time_limit, most_steps = (math.inf if limit is None else limit for limit in (seconds, epoch_steps))
+    _check(epochs=epochs, batch_size=batch_size, patience=patience, learning_rate=learning_rate)
+    _check(seconds=time_limit, epoch_steps=most_steps)
     if decay not in get_args(Decay):
         raise TitansError(f"decay is {decay!r}, expected one of {', '.join(get_args(Decay))}")
-    per_epoch = math.ceil(len(train) / batch_size)
-    per_epoch = per_epoch if epoch_steps is None else min(per_epoch, epoch_steps)
+    per_epoch = int(min(math.ceil(len(train) / batch_size), most_steps))
     steps, start = epochs * per_epoch, time.monotonic()
-    device, make_step = Accelerator().device, step or _plain_step(loss)
+    device = Accelerator().device
     order: list[Tensor] = []
     recent: list[float] = []  # losses of the epoch's steps
     history = History(math.nan, math.nan, (), "", choice)
@@ -162,11 +163,11 @@ def fit(
     def losses(model: nn.Module, moment: Moment) -> list[Tensor]:
         if moment.step % per_epoch == 0:
             order[:] = torch.randperm(len(train)).split(batch_size)
-        return [make_step(model, *_batch(train, order[moment.step % per_epoch], device))[1]]
+        return [step(model, *_batch(train, order[moment.step % per_epoch], device))[1]]
 
     def validate() -> float:
         nonlocal history
-        mse, mean = _validate(model, validation, batch_size, make_step, device)
+        mse, mean = _validate(model, validation, batch_size, step, device)
         if not recent:
             history = dataclasses.replace(history, start_mse=mse, start_loss=mean)
         else:
@@ -220,14 +221,6 @@ def _validate(
 
 def _batch(windows: Batches, index: Tensor, device: torch.device) -> list[Tensor]:
     return [tensor.to(device) for tensor in windows.batch(index)]
-
-
-def _plain_step(loss: Loss) -> Step:
-    def step(model: nn.Module, past: Tensor, future: Tensor) -> tuple[Tensor, Tensor]:
-        prediction = model(past)
-        return prediction, loss(prediction, future)
-
-    return step
 
 
 def _line(history: History) -> str:
