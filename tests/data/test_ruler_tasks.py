@@ -95,7 +95,7 @@ def test_a_needle_among_others_of_its_kind(task, key, value, index):
 
 
 def test_no_two_needles_stand_at_one_line():
-    noise = MADE["pk"]._haystack
+    noise = MADE["pk"].haystack
     for units in (5, 6, 50):
         for seed in range(50):
             draws = [(seed * 0.019 + number * 0.21) % 1 for number in range(5)]

@@ -10,11 +10,11 @@ import pytest
 from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from titans.cli.language import _cells
 from titans.data import byte_tokenizer
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.language import evaluate_language
+from titans.evaluation.language.result import as_text, in_words
 from titans.evaluation.streaming_lm import StreamingLM
 from titans.models.write_policy import WritePolicy
 
@@ -259,7 +259,9 @@ def test_ruler_makes_texts_of_the_length_asked_for_in_the_model_s_tokens(evaluat
     assert all(600 < count < 900 for count in tokens)
     assert capfd.readouterr() == ("", "")
     assert said == ["niah_single_1: 3 documents, found at 900 tokens 0.0%"]
-    assert _cells("900", task.metrics["900"]) == ["found at 900 tokens", "0.0%", "0.0% – 56.2%"]
+    metric = task.metrics["900"]
+    shown = [as_text("900", number) for number in (metric.value, metric.low, metric.high)]
+    assert [in_words("900"), *shown] == ["found at 900 tokens", "0.0%", "0.0%", "56.2%"]
 
 
 @pytest.mark.usefixtures("few_words")

@@ -228,10 +228,11 @@ def test_forecasting_follows_the_switches(close):
     model = TitansForForecasting(TitansForecastingConfig(**FORECASTING, num_hidden_layers=2)).eval()
     past = torch.randn(2, 12, 1, generator=torch.Generator().manual_seed(0))
     expected = model(past)
-    out = model(past, output_hidden_states=True)
-    tokens = model._tokens(model._normalise(past.mT, None)[0], None, None, None)[0]
-    assert [x.shape for x in out.hidden_states] == [tokens.shape] * 3
-    close(out.hidden_states[0], tokens, 1e-7)
+    entered = []
+    with model.layers[0].register_forward_pre_hook(lambda block, inputs: entered.append(inputs[0])):
+        out = model(past, output_hidden_states=True)
+    assert [x.shape for x in out.hidden_states] == [entered[0].shape] * 3
+    close(out.hidden_states[0], entered[0], 1e-7)
     prediction, _ = model(past, return_dict=False)
     assert torch.equal(prediction, expected.prediction)
     with pytest.raises(ValueError, match="output_attentions=True cannot be followed"):

@@ -212,20 +212,15 @@ def test_whole_text_in_several_sequences(make_model):
 
 
 @pytest.mark.parametrize("size", [1, 4, 50])
-def test_a_prompt_is_read_in_pieces(make_model, variant, size, monkeypatch):
+def test_a_prompt_is_read_in_pieces(make_model, variant, size):
     model, ids = make_model(variant), text(2, 11)
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
     options = {"attention_mask": mask, "pad_token_id": 0, "return_dict_in_generate": True, "output_logits": True}
     expected = generate(model, ids, **options)
-    calls, embed = [], model.model._embed
-
-    def spy(ids, embeddings):
-        calls.append(ids.shape[1])
-        return embed(ids, embeddings)
-
-    monkeypatch.setattr(model.model, "_embed", spy)
-    found = generate(model, ids, prefill_chunk_size=size, **options)
+    calls = []
+    with model.model.embed_tokens.register_forward_pre_hook(lambda layer, inputs: calls.append(inputs[0].shape[1])):
+        found = generate(model, ids, prefill_chunk_size=size, **options)
     assert calls == [min(size, 11 - start) for start in range(0, 11, size)] + [1] * (NEW - 1)
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(found.logits, expected.logits)

@@ -109,6 +109,7 @@ def test_forgotten_is_what_the_forget_gates_say(make_model, close):
     with torch.no_grad(), watch(model) as trace:
         model(ids)
     hidden = model.model.layers[0].mixer_norms[0](model.model.embed_tokens(ids))
-    _, alpha, _, _ = layer._gates(hidden, layer.initial_state(2), None)
+    hidden = hidden / hidden.square().mean(-1, keepdim=True).sqrt().clamp(min=1)
+    alpha = (layer.gates(hidden)[..., -layer.num_heads :] - 8).sigmoid()  # step, momentum, forgetting
     for row in range(2):
         close([t.forgotten for t in trace.tokens(row)], alpha[row].mean(1).tolist(), 1e-10)

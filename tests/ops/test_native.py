@@ -147,7 +147,7 @@ def test_compiled_once_for_each_type_and_source(fresh, monkeypatch, tmp_path):
     assert len(built(tmp_path)) == 2
     assert (tmp_path / "cache" / "titans" / "native").stat().st_mode & 0o777 == 0o700
     with monkeypatch.context() as patch:
-        patch.setattr(BUILD, "_compile", lambda *_: pytest.fail("compiled again"))
+        patch.setattr(BUILD, "compile_kernel", lambda *_: pytest.fail("compiled again"))
         assert fresh("float").size() == 4
     (BUILD.SOURCES / "kernel.cpp").write_text(
         'extern "C" __attribute__((visibility("default"))) int size() { return 5; }'

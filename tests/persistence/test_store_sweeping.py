@@ -151,7 +151,7 @@ def between(monkeypatch, store, act):
         monkeypatch.setattr(store.versions, "is_late", is_late)
         act()
         _, newest, made, _ = arguments
-        others = [version for version in store.versions._all(PLACE) if version.number != made.number]
+        others = [version for version in store.versions.all(PLACE) if version.number != made.number]
         return is_late(PLACE, newest, made, others)
 
     monkeypatch.setattr(store.versions, "is_late", held_up)

@@ -176,7 +176,7 @@ def test_an_export_is_in_memory_until_its_client_has_taken_it(client, monkeypatc
     client.text("hello", memory="a")
     whole = client.request("GET", "/v1/memories/default/a/export")
     assert int(whole.headers["content-length"]) == len(whole.content) > 1000
-    monkeypatch.setattr(memories, "_PART", 1000)
+    monkeypatch.setattr(memories, "PART_BYTES", 1000)
     store = client.app.state.service.store
     read, export = [], store.export
     monkeypatch.setattr(store, "export", functools.wraps(export)(lambda *names: read.append(1) or export(*names)))

@@ -60,7 +60,7 @@ class Versions:
 
     def newest(self, key: MemoryKey) -> Version:
         """Return the newest version of a memory: a deletion, or none at number 0, where there is no memory."""
-        return max(self._all(key), default=Version(0, len(DELETED)))
+        return max(self.all(key), default=Version(0, len(DELETED)))
 
     def existing(self, key: MemoryKey) -> Version:
         """Return the newest version of a memory that there is.
@@ -92,7 +92,7 @@ class Versions:
         """
         while True:
             made = self._make(key, self._next(key, newest), data)
-            others = [version for version in self._all(key) if version.number != made.number]
+            others = [version for version in self.all(key) if version.number != made.number]
             late = self.is_late(key, newest, made, others)
             if late:
                 with suppress(StoreError):  # whoever read the file meanwhile never takes another for it
@@ -165,12 +165,13 @@ class Versions:
     def bury(self, key: MemoryKey, number: int) -> None:
         """Note the number of a deletion, then remove it, after whatever a crash left of what was deleted."""
         self.note(key.tenant, number)
-        for version in sorted(self._all(key)):
+        for version in sorted(self.all(key)):
             if version.number <= number:
                 self.folder.remove(key.file(version.number))
         self.folder.prune(key.folder)
 
-    def _all(self, key: MemoryKey) -> list[Version]:
+    def all(self, key: MemoryKey) -> list[Version]:
+        """Return the versions of a memory whose files are there, in no order."""
         files = self.folder.files(key.folder).items()
         return [Version(int(match[1]), size) for name, size in files if (match := VERSION_FILE.fullmatch(name))]
 

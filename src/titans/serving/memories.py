@@ -20,7 +20,7 @@ from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
 _FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
-_PART = 1 << 20  # bytes of a file that are sent at once
+PART_BYTES = 1 << 20  # bytes of a file that are sent at once
 User = Annotated[Name, Path()]
 Memory = Annotated[Name, Path()]
 
@@ -98,8 +98,8 @@ async def import_memory(user: User, memory: Memory, request: Request, expected: 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:
     """Cut a file, so that sending it ends when the client has taken it and not when it lies in a buffer."""
-    for start in range(0, len(data), _PART):
-        yield data[start : start + _PART]
+    for start in range(0, len(data), PART_BYTES):
+        yield data[start : start + PART_BYTES]
 
 
 def _served(request: Request) -> tuple[Service, str]:

@@ -77,14 +77,14 @@ class NeedleTask(RulerTask):
         super().__init__(count)
         self.name, self.kind = name, NEEDLES[name]
         self._adjectives, self._nouns = vocabulary("adjectives", "nouns")
-        self._haystack: Haystack | None = None  # of needles, each sample has one of its own
+        self.haystack: Haystack | None = None  # of needles, each sample has one of its own
         if self.kind.haystack == "noise":
-            self._haystack = Lines(count, itertools.repeat(NOISE), NOISE)
+            self.haystack = Lines(count, itertools.repeat(NOISE), NOISE)
         elif self.kind.haystack == "books":
             if words is None:
                 raise TitansError(f"the task {name} hides its needles in books or essays: give files as the haystack")
-            self._haystack = Books(count, words)
-        self.digest = "" if self._haystack is None else self._haystack.digest
+            self.haystack = Books(count, words)
+        self.digest = "" if self.haystack is None else self.haystack.digest
 
     def draft(self, length: int, chance: random.Random) -> Draft:
         """Draw keys, values and places."""
@@ -105,7 +105,7 @@ class NeedleTask(RulerTask):
             chance.shuffle(needles)
         pairs = chance.sample(pairs, kind.asked) if kind.keys > 1 else pairs
         references = tuple(value for _, values in pairs for value in values)
-        hidden = self._others(chance, key) if self._haystack is None else self._haystack
+        hidden = self._others(chance, key) if self.haystack is None else self.haystack
         one = needles.index(self._needle(pairs[0][0], references[0])) if len(references) == 1 else None
 
         def text(units: int) -> str:

@@ -38,7 +38,7 @@ def load_kernel(real: str) -> ctypes.CDLL | None:
     try:
         compiler = _compiler()
         folder, name = _cache(), _key(compiler, real)
-        path = _whole(folder, name) or _compile(compiler, real, folder, name)
+        path = _whole(folder, name) or compile_kernel(compiler, real, folder, name)
         return ctypes.CDLL(str(path))
     except _Unavailable as missing:
         log.info("no native kernel: %s; PyTorch does its work", missing)
@@ -119,7 +119,7 @@ def _processor() -> str:
     return "\n".join(x for x in lines if x.startswith(("model", "flags", "CPU", "Features")))
 
 
-def _compile(compiler: list[str], real: str, folder: Path, name: str) -> Path:
+def compile_kernel(compiler: list[str], real: str, folder: Path, name: str) -> Path:
     """Compile into the folder; several processes may do so at once."""
     log.info("compiling the native kernel to %s, once", folder)
     with tempfile.TemporaryDirectory(dir=folder) as made_in:
