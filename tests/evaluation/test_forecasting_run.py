@@ -74,7 +74,7 @@ def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path)
     assert by_name["seasonal-naive", 8, None] == forecasting_run.Measurement("seasonal-naive", 8, None, *naive)
     torch.manual_seed(1)
     model = DLinear(24, 8)
-    settings = dataclasses.asdict(dataclasses.replace(DLINEAR_TRAINING, epochs=2))
+    settings = DLINEAR_TRAINING | {"epochs": 2}
     history = fit(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
     assert by_name["dlinear", 8, 1] == forecasting_run.Measurement("dlinear", 8, 1, *score(model, windows("test", 8)))
     kept = kept_in(tmp_path)["dlinear, horizon 8, seed 1"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from titans.errors import TitansError
 from titans.evaluation.inference import evaluating
-from titans.forecasting.scores import Errors, Scores
+from titans.forecasting.scores import Scores, mean_errors
 from titans.forecasting.seasonal import repeat_season, seasonal_profile
 from titans.forecasting.windows import Windows
 
@@ -205,11 +205,8 @@ def score(predict: Predict, windows: Windows, *, batch_size: int = 256) -> Score
     """
     model = predict if isinstance(predict, nn.Module) else None
     device = None if model is None else next(model.parameters()).device
-    errors = Errors()
     with torch.no_grad() if model is None else evaluating(model):
-        for past, future in windows.batches(batch_size):
-            errors.add(predict(past.to(device)), future)
-    scores = errors.scores()
+        scores = mean_errors((predict(past.to(device)), future) for past, future in windows.batches(batch_size))
     if not math.isfinite(scores.mse):
         raise TitansError(f"the mean squared error is {scores.mse}: the model's weights are damaged, or it diverged")
     return scores

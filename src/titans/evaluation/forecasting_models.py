@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titans.errors import TitansError
-from titans.forecasting.training import Decay
 from titans.models.forecasting import TitansForForecasting
 from titans.models.forecasting_configuration import TitansForecastingConfig
 
@@ -25,34 +23,27 @@ MODEL: dict[str, Any] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """How a model is trained: what `titans.forecasting.training.fit` takes.
-
-    Args:
-        epochs: passes over the training windows.
-        batch_size: windows of one step.
-        learning_rate: at the start.
-        decay: how it falls.
-        patience: epochs without a better validation error before training ends.
-        weight_decay: decoupled.
-        clip: largest norm of the gradient; None: any.
-        epoch_steps: most steps of an epoch; None: any.
-    """
-
-    epochs: int = 5
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    decay: Decay = "cosine"
-    patience: int = 3
-    weight_decay: float = 0.1
-    clip: float | None = 1.0
-    epoch_steps: int | None = 70
-
-
-TITANS_TRAINING = Training()
-"""How a Titans model, or one of its twins, is trained."""
-DLINEAR_TRAINING = Training(10, 32, 1e-3, "halve", weight_decay=0.0, clip=None, epoch_steps=None)
+TITANS_TRAINING: dict[str, Any] = {
+    "epochs": 5,
+    "batch_size": 64,
+    "learning_rate": 1e-3,
+    "decay": "cosine",
+    "patience": 3,
+    "weight_decay": 0.1,
+    "clip": 1.0,
+    "epoch_steps": 70,
+}
+"""How a Titans model, or one of its twins, is trained: what `titans.forecasting.training.fit` takes."""
+DLINEAR_TRAINING: dict[str, Any] = {
+    "epochs": 10,
+    "batch_size": 32,
+    "learning_rate": 1e-3,
+    "decay": "halve",
+    "patience": 3,
+    "weight_decay": 0.0,
+    "clip": None,
+    "epoch_steps": None,
+}
 """How DLinear is trained: a usual setting, that which the protocol is checked with."""
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from titans.errors import TitansError
 from titans.evaluation.forecasting import Benchmark, Predict, prepare, score
@@ -21,7 +20,6 @@ from titans.evaluation.forecasting_models import (
     TITANS_TRAINING,
     DLinear,
     PointForecaster,
-    Training,
     default_config,
 )
 from titans.evaluation.forecasting_result import ForecastingResult, Measurement
@@ -31,7 +29,7 @@ from titans.forecasting.frames import read_csv
 from titans.forecasting.frequency import season_length
 from titans.forecasting.linear import start_linear
 from titans.forecasting.seasonal import seasonal_naive
-from titans.forecasting.training import fit, mse_step
+from titans.forecasting.training import Step, fit, mse_step
 from titans.io.text import without_compression
 from titans.models.configuration import VARIANTS
 
@@ -209,8 +207,8 @@ class Evaluation:
             "model": {
                 name: value for name, value in defaults.items() if name not in ("horizon", "transformers_version")
             },
-            "training": dataclasses.asdict(dataclasses.replace(TITANS_TRAINING, **changes)),
-            "dlinear_training": dataclasses.asdict(dataclasses.replace(DLINEAR_TRAINING, **changes)),
+            "training": TITANS_TRAINING | changes,
+            "dlinear_training": DLINEAR_TRAINING | changes,
         }
 
     def _train_and_test(self, run: Run, changes: dict[str, Any], seconds: float, progress: Progress) -> dict[str, Any]:
@@ -224,20 +222,26 @@ class Evaluation:
         else:
             benchmark = benchmark if run.model == "dlinear" else benchmark.without_season(self.season)
             train, validation = (benchmark.windows(part, run.horizon) for part in ("train", "validation"))
+            step: Step = mse_step
+            training = DLINEAR_TRAINING
             with torch.random.fork_rng([]):
                 torch.manual_seed(run.seed)
-                predict, training = self._build(run)
-            if isinstance(predict, PointForecaster):
-                start_linear(predict.model, train.every(-(-len(train) // WINDOWS)))
+                if run.model == "dlinear":
+                    predict = DLinear(benchmark.context_length, run.horizon)
+                else:
+                    channels = benchmark.values.shape[1]
+                    predict = PointForecaster(benchmark.context_length, run.horizon, channels, run.model)
+                    start_linear(predict.model, train.every(-(-len(train) // WINDOWS)))
+                    step, training = predict.step, TITANS_TRAINING
             history = fit(
                 predict,
                 train,
                 validation.every(-(-len(validation) // WINDOWS)),
-                step=predict.step if isinstance(predict, PointForecaster) else mse_step,
+                step=step,
                 seed=run.seed,
                 seconds=None if math.isinf(seconds) else seconds,
                 progress=progress,
-                **dataclasses.asdict(dataclasses.replace(training, **changes)),
+                **(training | changes),
             )
             kept = {
                 "parameters": sum(parameter.numel() for parameter in predict.parameters()),
@@ -250,13 +254,6 @@ class Evaluation:
         scores = score(predict, benchmark.windows("test", run.horizon))
         measured = run._asdict() | scores._asdict()
         return {**measured, **kept, "seconds": round(time.monotonic() - start, 2)}
-
-    def _build(self, run: Run) -> tuple[nn.Module, Training]:
-        context_length = self.benchmark.context_length
-        if run.model == "dlinear":
-            return DLinear(context_length, run.horizon), DLINEAR_TRAINING
-        channels = self.benchmark.values.shape[1]
-        return PointForecaster(context_length, run.horizon, channels, run.model), TITANS_TRAINING
 
     def _result(self, kept: list[dict[str, Any]], seeds: int, changes: dict[str, Any]) -> ForecastingResult:
         benchmark = self.benchmark

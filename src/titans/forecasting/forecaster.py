@@ -85,21 +85,7 @@ class TitansForecaster:
         seconds: float | None = None,
         **config: Any,
     ) -> None:
-        self.settings = ForecasterSettings(
-            h=h,
-            input_size=input_size,
-            freq=freq,
-            level=level,
-            futr_exog_list=futr_exog_list,
-            variant=variant,
-            train_windows=train_windows,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            seed=seed,
-            seconds=seconds,
-            config=config,
-        )
+        self.settings = ForecasterSettings(**{name: value for name, value in locals().items() if name != "self"})
         self.model: TitansForForecasting | None = None
         self.history: History | None = None
         self.notes: list[str] = []

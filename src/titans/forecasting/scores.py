@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,15 +25,18 @@ class Scores(NamedTuple):
     windows: int
 
 
-class Errors:
-    """Sums of errors, in float64: the mean of many batches is the mean over all their numbers."""
+def mean_errors(batches: Iterable[tuple[Tensor, Tensor]]) -> Scores:
+    """Score forecasts against what came, both `[B, H, C]`: the mean over all numbers of all batches, in float64.
 
-    def __init__(self) -> None:
-        self.squared = self.absolute = 0.0
-        self.windows = self.numbers = 0
+    A number that is missing (NaN) in what came does not count. The means are NaN when a forecast was, or nothing
+    counted.
 
-    def add(self, prediction: Tensor, future: Tensor) -> None:
-        """Count a batch of forecasts `[B, H, C]` in, on any device; what came does not count where it is NaN."""
+    Raises:
+        TitansError: forecasts have another shape than what came.
+    """
+    squared = absolute = 0.0
+    windows = numbers = 0
+    for prediction, future in batches:
         if prediction.shape != future.shape:  # would be broadcast, and scored wrongly
             raise TitansError(
                 f"the model forecasts {tuple(prediction.shape)}, expected [windows, horizon, channels] = "
@@ -41,13 +45,8 @@ class Errors:
         error = prediction.detach().cpu().double() - future.cpu().double()  # not every device knows float64
         missing = future.isnan().cpu()
         error.masked_fill_(missing, 0.0)
-        self.squared += float(error.square().sum())
-        self.absolute += float(error.abs().sum())
-        self.windows += len(future)
-        self.numbers += error.numel() - int(missing.sum())
-
-    def scores(self) -> Scores:
-        """The means over everything counted in; NaN when a forecast was, or nothing counted."""
-        if not self.numbers:
-            return Scores(math.nan, math.nan, self.windows)
-        return Scores(self.squared / self.numbers, self.absolute / self.numbers, self.windows)
+        squared += float(error.square().sum())
+        absolute += float(error.abs().sum())
+        windows += len(future)
+        numbers += error.numel() - int(missing.sum())
+    return Scores(squared / numbers, absolute / numbers, windows) if numbers else Scores(math.nan, math.nan, windows)

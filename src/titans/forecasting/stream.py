@@ -76,9 +76,8 @@ class ForecastStream:
         if config.channel_mixing and channels != config.num_channels:
             raise TitansError(f"the stream has {channels} channels and the model mixes {config.num_channels}")
         self.model = model
-        self._channels, self._static = channels, static_covariates
-        if static_covariates is not None or config.num_static_covariates:
-            self._static = self._known("static", static_covariates, [series, config.num_static_covariates])
+        self._channels = channels
+        self._static = self._known("static", static_covariates, [series, config.num_static_covariates])
         self._length: int = config.context_length
         dtype = torch.promote_types(model.dtype, torch.float32)
         width = channels + config.num_future_covariates
@@ -128,7 +127,8 @@ class ForecastStream:
                 or covariates of another shape or not finite.
         """
         points, counts = self._checked(points, counts)
-        if (known := self._covariates(future_covariates, points.shape[1])) is not None:
+        count = self.model.config.num_future_covariates
+        if (known := self._known("future", future_covariates, [*points.shape[:2], count])) is not None:
             points = torch.cat([points, known], -1)
         held = self.held._replace(points=self.held.points.clone())
         for start in range(0, points.shape[1], self._length):  # at most one window becomes whole with each
@@ -149,7 +149,9 @@ class ForecastStream:
             TitansError: a series has no point yet, or covariates have another shape or are not finite.
         """
         points, filled, state = self.held
-        known = self._covariates(future_covariates, self.model.config.horizon)
+        config = self.model.config
+        shape = [len(points), config.horizon, config.num_future_covariates]
+        known = self._known("future", future_covariates, shape)
         if not bool((filled > 0).all()):
             raise TitansError("there is nothing to forecast from: call update with at least one point of each series")
         index = filled.unsqueeze(1) + torch.arange(-self._length, 0, device=filled.device)  # [S, L]
@@ -220,15 +222,13 @@ class ForecastStream:
         state = put_together(memory, metadata.get("integers", ""), model) if memory else None
         channels = width - model.config.num_future_covariates
         stream = cls(model, series, channels, state is not None, tensors.get("static"))
-        empty = stream.held
-        fits = (points.shape, points.dtype) == (empty.points.shape, empty.points.dtype)
-        fits = fits and (filled.shape, filled.dtype) == (empty.filled.shape, empty.filled.dtype)
-        fits = (
-            fits
-            and bool(((filled >= 0) & (filled < 2 * stream._length)).all())
-            and not bool((points[..., :channels].abs() > stream._largest).any())
-        )
-        if not fits or (state and state.rows) != (empty.state and empty.state.rows):
+        empty, alike = stream.held, [(x.shape, x.dtype) for x in (points, filled)]
+        if (
+            alike != [(x.shape, x.dtype) for x in (empty.points, empty.filled)]
+            or bool(((filled < 0) | (filled >= 2 * stream._length)).any())
+            or bool((points[..., :channels].abs() > stream._largest).any())
+            or (state and state.rows) != (empty.state and empty.state.rows)
+        ):
             raise TitansError("its parts do not fit together: use a copy that is whole")
         stream.held = Held(points.to(model.device), filled.to(model.device), state)
         return stream
@@ -297,17 +297,13 @@ class ForecastStream:
             use_cache=use_cache,
         )
 
-    def _covariates(self, known: Tensor | None, steps: int) -> Tensor | None:
-        """Check the covariates of some steps; None where the model has none."""
-        count = self.model.config.num_future_covariates
-        if known is None and not count:
+    def _known(self, kind: str, x: Tensor | None, expected: list[int]) -> Tensor | None:
+        """Check covariates of a kind; None where the model has none."""
+        if x is None and not expected[-1]:
             return None
-        return self._known("future", known, [len(self.held.points), steps, count]).to(self.held.points)
-
-    def _known(self, kind: str, x: Tensor | None, expected: list[int]) -> Tensor:
         if x is None or list(x.shape) != expected or not expected[-1]:
             found = "missing" if x is None else f"of the shape {tuple(x.shape)}"
             raise TitansError(f"the {kind} covariates are {found}, expected {expected if expected[-1] else 'none'}")
         if not bool(x.isfinite().all()):
             raise TitansError(f"one of the {kind} covariates is NaN or infinite: covariates must be known")
-        return x.detach().to(self.model.device)
+        return x.detach().to(self.model.device, torch.promote_types(self.model.dtype, torch.float32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from titans.errors import TitansError
-from titans.forecasting.scores import Errors
+from titans.forecasting.scores import mean_errors
 from titans.training import fit as loop
 from titans.training.fit import Moment
 
@@ -209,14 +209,18 @@ def _validate(
     model: nn.Module, windows: Batches, batch_size: int, step: Step, device: torch.device
 ) -> tuple[float, float]:
     """Return the mean squared error and the mean loss over all windows."""
-    errors, total, count = Errors(), 0.0, 0
-    for index in torch.arange(len(windows)).split(batch_size):
-        batch = _batch(windows, index, device)
-        prediction, loss = step(model, *batch)
-        errors.add(prediction, batch[1])
-        known = int((~batch[1].isnan()).sum())
-        total, count = total + float(loss) * known, count + known
-    return errors.scores().mse, total / count
+    losses: list[float] = []
+    counts: list[int] = []
+
+    def forecasts() -> Iterator[tuple[Tensor, Tensor]]:
+        for index in torch.arange(len(windows)).split(batch_size):
+            batch = _batch(windows, index, device)
+            prediction, loss = step(model, *batch)
+            counts.append(int((~batch[1].isnan()).sum()))
+            losses.append(float(loss) * counts[-1])
+            yield prediction, batch[1]
+
+    return mean_errors(forecasts()).mse, sum(losses) / sum(counts)
 
 
 def _batch(windows: Batches, index: Tensor, device: torch.device) -> list[Tensor]:

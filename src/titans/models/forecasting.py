@@ -63,15 +63,17 @@ class TitansForForecasting(TitansStack):
         width, patches = config.hidden_size, config.tokens == "patch"
         self.channels = config.num_channels if patches and config.channel_mixing else 1  # of a token
         span = config.patch_length if patches else config.context_length
-        levels = len(config.quantiles or [0.5])
+        self.levels = len(config.quantiles or [0.5])
         self.embed = nn.Linear(self.channels * span, width)
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear((config.num_tokens if patches else 1) * width, self.channels * config.horizon * levels)
+        self.head = nn.Linear(
+            (config.num_tokens if patches else 1) * width, self.channels * config.horizon * self.levels
+        )
         self.linear = nn.Linear(config.context_length, config.horizon)
         if known := config.num_future_covariates:
             self.embed_covariates = nn.Linear(known * span, width, bias=False)
             self.covariate_features = nn.Linear(known, width)
-            self.covariate_effects = nn.Linear(width, self.channels * levels * width)
+            self.covariate_effects = nn.Linear(width, self.channels * self.levels * width)
         if config.num_static_covariates:
             self.embed_static = nn.Linear(config.num_static_covariates, width, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
@@ -223,17 +225,13 @@ class TitansForForecasting(TitansStack):
         """
         horizon = self.config.horizon
         variate = self.config.tokens == "variate"
-        y: Tensor = self.head(hidden if variate else hidden.flatten(1)).view(-1, channels, horizon, self._levels)
+        y: Tensor = self.head(hidden if variate else hidden.flatten(1)).view(-1, channels, horizon, self.levels)
         if known is None:
             return y
         features = F.gelu(self.covariate_features(known[:, -horizon:])).unsqueeze(1)  # [B, 1, H, D]
         window = hidden if variate else hidden.mean(1)
-        effects: Tensor = self.covariate_effects(window).view(-1, channels, self._levels, hidden.shape[-1])
+        effects: Tensor = self.covariate_effects(window).view(-1, channels, self.levels, hidden.shape[-1])
         return y + features @ effects.transpose(-1, -2)
-
-    @property
-    def _levels(self) -> int:
-        return len(self.config.quantiles or [0.5])
 
     def _loss(self, prediction: Tensor, levels: Tensor, future: Tensor) -> Tensor:
         missing = future.isnan()
