@@ -19,7 +19,7 @@ from titans.forecasting.forecaster import CUTOFF, NAIVE, NAME, TitansForecaster
 from titans.forecasting.frames import Table, to_long
 from titans.forecasting.frequency import season_length
 from titans.forecasting.long_frames import ID, TARGET, TIME
-from titans.forecasting.sentences import counted, listed
+from titans.forecasting.sentences import counted, listed, note_names
 from titans.forecasting.windows import MINIMUM_POINTS
 
 MOST_ORIGINS, HELD_OUT = 10, 0.2  # forecasts of a back-test, and the part of the rows that it takes at most
@@ -195,9 +195,9 @@ def _with_history(table: Table, start: int) -> Table:
     enough = (observed[:start].sum(0) >= MINIMUM_POINTS) & observed[start:].any(0)
     if enough.all() or not enough.any():
         return table
-    names, left_out = table.frame.columns[enough], listed(list(table.frame.columns[~enough]))
-    note = f"{counted(int((~enough).sum()), 'column')} with too few values left out: {left_out}"
-    return Table(table.frame[names], table.frequency, table.observed[names], [*table.notes, note])
+    names, notes = table.frame.columns[enough], list(table.notes)
+    note_names(notes, table.frame.columns[~enough], "column", "with too few values left out")
+    return Table(table.frame[names], table.frequency, table.observed[names], notes)
 
 
 def _select(table: Table, columns: Sequence[str] | None) -> Table:

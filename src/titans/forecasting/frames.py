@@ -33,7 +33,7 @@ from titans.forecasting.long_frames import (
     time_notes,
 )
 from titans.forecasting.numbers import Floats, parse_numbers, without_infinite
-from titans.forecasting.sentences import counted, is_are, listed, per_column
+from titans.forecasting.sentences import counted, is_are, note_names, per_column
 from titans.forecasting.time_columns import find_time_columns, stack_months
 from titans.forecasting.time_zones import Integers
 
@@ -154,8 +154,7 @@ def _about(what: object, *, after: bool = False) -> Iterator[None]:
 
 def _from_rows(rows: Rows, notes: list[str]) -> Table:
     """Put series side by side: one row for each time that any of them has."""
-    if rows.covariates:
-        notes.append(f"{counted(len(rows.covariates), 'column')} beside y left out: {listed(rows.covariates)}")
+    note_names(notes, rows.covariates, "column", "beside y left out")
     codes, names = pd.factorize(np.array([str(name) for name in rows.ids], dtype=object)[rows.codes])
     members = rows_by_series(rows.times, codes, notes)
     _check_overlap(rows.times, codes, names)
@@ -209,10 +208,8 @@ def _check_overlap(times: pd.Index, codes: Integers, names: Sequence[str]) -> No
 
 def _note_texts(texts: pd.DataFrame, notes: list[str]) -> str:
     """Say which columns hold no numbers; if one may name series, also what to do then, and return that."""
-    if texts.columns.empty:
-        return ""
     named = [f'{name} ("{column.dropna().iloc[0]}")' for name, column in texts.items()]
-    notes.append(f"{counted(len(named), 'column')} without numbers left out: {listed(named)}")
+    note_names(notes, named, "column", "without numbers left out")
     repeated = [f'"{name}"' for name, column in texts.items() if 1 < column.nunique() < len(column) / MINIMUM_STEPS]
     if not repeated:
         return ""
@@ -232,9 +229,9 @@ def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) 
     empty = np.logical_and.reduce(np.isnan(values))
     if empty.all():
         raise TitansError("no column holds a number: expected at least one number beside the times")
-    if left_out := [name for name, without in zip(names, empty, strict=True) if without]:
-        notes.append(f"{counted(len(left_out), 'empty column')} left out: {listed(left_out)}")
-        names, values = [name for name in names if name not in left_out], values[:, ~empty]
+    left_out = [name for name, without in zip(names, empty, strict=True) if without]
+    note_names(notes, left_out, "empty column", "left out")
+    names, values = [name for name in names if name not in left_out], values[:, ~empty]
     order = rows_by_series(times, np.zeros(len(times), np.int64), notes)[0]
     times, values = times[order], values[order]
     if (steps := len(times.unique())) < MINIMUM_STEPS:
@@ -250,8 +247,8 @@ def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) 
             f"neighbours, at the ends with the nearest value ({per_column(missing, names)})"
         )
     values = interpolate(values)
-    if constant := [name for name, column in zip(names, values.T, strict=True) if column.min() == column.max()]:
-        notes.append(f"{counted(len(constant), 'column')} of one constant value: {listed(constant)}")
+    constant = [name for name, column in zip(names, values.T, strict=True) if column.min() == column.max()]
+    note_names(notes, constant, "column", "of one constant value")
     index = aligned.times.rename(TIME)
     frame = pd.DataFrame(values, index=index, columns=names)
     return Table(frame, frequency, pd.DataFrame(~missing, index=index, columns=names), notes)

@@ -12,7 +12,7 @@ from titans.forecasting._pandas import pd
 from titans.forecasting.alignment import Alignment, check_frequency
 from titans.forecasting.frequency import align_all
 from titans.forecasting.numbers import Floats, to_numbers, without_infinite
-from titans.forecasting.sentences import counted, listed, was_were
+from titans.forecasting.sentences import counted, listed, note_names, was_were
 from titans.forecasting.time_zones import Integers
 from titans.forecasting.times import FORMS, Times, parse_times
 
@@ -111,14 +111,14 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None) -> Panel:
     frequency, aligned = align_all(rows.ids, [rows.times[member] for member in members], frequency)
     kept = [(name, rows_, one) for name, rows_, one in zip(rows.ids, members, aligned, strict=True) if one is not None]
     off = [name for name, one in zip(rows.ids, aligned, strict=True) if one is None]
-    _note_series(off, "of a few rows, off the others' steps, left out", notes)
+    note_names(notes, off, "series", "of a few rows, off the others' steps, left out")
     note_alignments([one for _, _, one in kept], frequency, notes)
     values = [mean_per_step(rows.values[rows_], one.place, len(one.times)) for _, rows_, one in kept]
     series = [Series(name, one.times, v[:, 0], v[:, 1:]) for (name, _, one), v in zip(kept, values, strict=True)]
     empty = [one.unique_id for one in series if np.isnan(one.y).all()]
     if len(empty) == len(series):
         raise TitansError('the column "y" holds no number: expected at least one')
-    _note_series(empty, "without a number left out", notes)
+    note_names(notes, empty, "series", "without a number left out")
     series = [one for one in series if not np.isnan(one.y).all()]
     _note_values(series, notes)
     return Panel(series, frequency, rows.covariates, notes)
@@ -130,7 +130,7 @@ def without_short(panel: Panel, enough: Sequence[bool], why: str) -> Panel:
         return panel
     short = [one.unique_id for one, long in zip(panel.series, enough, strict=True) if not long]
     notes = list(panel.notes)
-    _note_series(short, f"{why} left out", notes)
+    note_names(notes, short, "series", f"{why} left out")
     series = [one for one, long in zip(panel.series, enough, strict=True) if long]
     return dataclasses.replace(panel, series=series, notes=notes)
 
@@ -152,8 +152,8 @@ def read_rows(frame: pd.DataFrame, notes: list[str], *, text_file: bool = False,
     y = columns.pop(TARGET)
     if y is None or np.isnan(y[frame[TARGET].notna()]).any():
         raise no_numbers(frame[TARGET])
-    if left_out := [name for name, numbers in columns.items() if numbers is None]:
-        notes.append(f"{counted(len(left_out), 'column')} without numbers left out: {listed(left_out)}")
+    texts = [name for name, numbers in columns.items() if numbers is None]
+    note_names(notes, texts, "column", "without numbers left out")
     numbers = {TARGET: y, **{name: column for name, column in columns.items() if column is not None}}
     values = without_infinite(np.stack(list(numbers.values()), 1), list(numbers), notes)
     codes, ids = pd.factorize(frame[ID])
@@ -213,18 +213,13 @@ def note_moved(aligned: Sequence[Alignment], frequency: str | int, notes: list[s
         )
 
 
-def _note_series(names: list[object], what: str, notes: list[str]) -> None:
-    if names:
-        notes.append(f"{counted(len(names), 'series', 'series')} {what}: {listed(names)}")
-
-
 def _note_values(series: list[Series], notes: list[str]) -> None:
     missing = {one.unique_id: int(np.isnan(one.y).sum()) for one in series}
     if number := sum(missing.values()):
         named = listed([f"{name}: {count:,}" for name, count in missing.items() if count])
         notes.append(f"{number:,} of {sum(len(one.y) for one in series):,} values are missing ({named})")
     constant = [one.unique_id for one in series if np.nanmin(one.y) == np.nanmax(one.y)]
-    _note_series(constant, "of one constant value", notes)
+    note_names(notes, constant, "series", "of one constant value")
 
 
 def _check_columns(frame: pd.DataFrame) -> None:

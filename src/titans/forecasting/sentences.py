@@ -15,6 +15,12 @@ def counted(number: int, one: str, several: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
+def note_names(notes: list[str], names: Sequence[object], kind: str, what: str) -> None:
+    """Note what holds of the columns or series of these names, if there are any: "2 columns left out: a, b"."""
+    if len(names):
+        notes.append(f"{counted(len(names), kind, 'series' if kind == 'series' else None)} {what}: {listed(names)}")
+
+
 def is_are(number: int) -> str:
     """The verb for so many."""
     return "is" if number == 1 else "are"
