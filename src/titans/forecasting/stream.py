@@ -80,6 +80,8 @@ class ForecastStream:
         self._static = self._known("static", static_covariates, [series, config.num_static_covariates])
         self._length: int = config.context_length
         dtype = torch.promote_types(model.dtype, torch.float32)
+        # Deviations of twice this can be squared and summed over a window.
+        self._largest = math.sqrt(torch.finfo(dtype).max / (4 * self._length))
         width = channels + config.num_future_covariates
         points = torch.full((series, 3 * self._length, width), torch.nan, device=model.device, dtype=dtype)
         state = None
@@ -233,12 +235,6 @@ class ForecastStream:
         stream.held = Held(points.to(model.device), filled.to(model.device), state)
         return stream
 
-    @property
-    def _largest(self) -> float:
-        """Deviations of twice this can be squared and summed over a window."""
-        largest: float = torch.finfo(self.held.points.dtype).max
-        return math.sqrt(largest / (4 * self._length))
-
     def _checked(self, points: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return new points `[S, n, C]` and their counts `[S]`, where the stream's are and of its types."""
         series, channels = len(self.held.points), self._channels
@@ -253,9 +249,10 @@ class ForecastStream:
             raise TitansError(f"counts must hold a whole number from 0 to {steps} for each of {series} series")
         counts = counts.to(self.held.filled)
         real = torch.arange(steps, device=counts.device) < counts.unsqueeze(1)
-        largest = self._largest
-        if bool((real.unsqueeze(-1) & (points.abs() > largest)).any()):
-            raise TitansError(f"a new point is beyond ±{largest:.0e}: scale the series, and let NaN stand for a gap")
+        if bool((real.unsqueeze(-1) & (points.abs() > self._largest)).any()):
+            raise TitansError(
+                f"a new point is beyond ±{self._largest:.0e}: scale the series, and let NaN stand for a gap"
+            )
         return points, counts
 
     def _push(self, held: Held, points: Tensor, counts: Tensor, learn: bool) -> Held:
@@ -269,16 +266,12 @@ class ForecastStream:
         if not bool(whole.any()):
             return Held(kept, filled, state)
         if state is not None and learn:
-            state = self._learn(state, kept[:, : self._length], whole)
+            after = self._read(kept[:, : self._length], state, True).cache
+            assert after is not None  # asked for
+            state = after.where(whole.repeat_interleave(state.rows // len(whole)), state)
         moved = kept.roll(-self._length, 1)
         moved[:, -self._length :] = torch.nan
         return Held(torch.where(whole.view(-1, 1, 1), moved, kept), filled - self._length * whole, state)
-
-    def _learn(self, state: MemoryState, window: Tensor, whole: Tensor) -> MemoryState:
-        """Have the memories of some series read their oldest window."""
-        after = self._read(window, state, True).cache
-        assert after is not None  # asked for
-        return after.where(whole.repeat_interleave(state.rows // len(whole)), state)
 
     def _read(
         self, window: Tensor, cache: MemoryState | None, use_cache: bool, horizon: Tensor | None = None
