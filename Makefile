@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-slow bench bench-quick lint format clean FORCE
+.PHONY: help demo docs test test-all bench bench-quick lint format clean FORCE
 
 help: ## Show this help
 	@echo "Titans: language models that learn to memorize at test time."
@@ -39,11 +39,11 @@ demo: $(STAMP) ## Train a small Titans model on real text and write demo-report/
 docs: $(STAMP) ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build
 
-test: $(STAMP) ## Run the test suite, without the slow tests
+test: $(STAMP) ## Run the tests, every module's, in about 4 minutes on 2 cores
 	OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2
 
-test-slow: $(STAMP) ## Run the tests that take minutes
-	OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 -m slow
+test-all: $(STAMP) ## Run all tests, the slow ones, too; about a quarter of an hour
+	OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2 -m ""
 
 bench: $(STAMP) ## Measure speed and memory beside other implementations; about half an hour, writes bench-report/
 	$(VENV_PYTHON) benchmarks --out bench-report $(foreach name,$(ONLY),--only $(name))

@@ -1,5 +1,8 @@
 """What all tests share: quiet, repeatable hypothesis, one thread, and comparisons that say how far off they are."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -17,6 +20,33 @@ settings.register_profile(
 )
 settings.load_profile("titans")
 torch.set_num_threads(1)
+
+SOURCE = Path(__file__).parents[1] / "src"
+# Run in processes of their own: as `python -m titans.cli`, and from the folder of a saved model.
+ELSEWHERE = {"titans.cli.__main__", "titans.models.modeling_titans"}
+IMPORTED = pytest.StashKey[set]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Gather what each of several processes has imported; see below."""
+    node.config.stash.setdefault(IMPORTED, set()).update(getattr(node, "workeroutput", {}).get("imported", ()))
+
+
+def pytest_sessionfinish(session):
+    """Refuse a run of all tests, of `make test` too, in which a module of the package was not even imported."""
+    config = session.config
+    imported = config.stash.setdefault(IMPORTED, set())
+    imported.update(name for name in sys.modules if name.partition(".")[0] == "titans")
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["imported"] = sorted(imported)
+    elif config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword:
+        paths = (path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py"))
+        names = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+        if session.exitstatus == pytest.ExitCode.OK and (unseen := sorted(names - imported - ELSEWHERE)):
+            print(f"\nno test imports {', '.join(unseen)}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
 
 # Tiny models of every variant, with random parameters under which their memories matter.
 SIZES = {

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+LONG = ("integration.md",)  # trains with what other libraries put around models
 UNPINNED = ("torchao",)  # transformers imports it with every model where it is there, and it logs what it cannot load
 
 
@@ -43,7 +44,10 @@ def commands(page):
     "ignore:.*should not be instantiated:DeprecationWarning",  # torch.compile's and torch.export's
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
 )
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [
+    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in LONG else [])
+    for page in PAGES if blocks(page, "python")
+])  # fmt: skip
 def test_python_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

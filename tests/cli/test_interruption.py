@@ -47,6 +47,7 @@ def test_interrupt(training, titans):
     assert (out / f"checkpoint-{done}").exists()
 
 
+@pytest.mark.slow
 def test_kill(training, titans):
     process, recipe, out = training
     process.kill()

@@ -441,6 +441,7 @@ def kept_bytes(make_case, chunks, **options):
     return kept, case.state.nbytes
 
 
+@pytest.mark.slow
 def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(make_case, monkeypatch):
     short, state = kept_bytes(make_case, 64, channels=2)
     long, _ = kept_bytes(make_case, 576, channels=2)
@@ -451,6 +452,7 @@ def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(mak
     assert kept_bytes(make_case, 64, channels=2)[0] > 64 * state / 2
 
 
+@pytest.mark.slow
 def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, backend):
     if backend == "chunk":
         pytest.skip("by autograd: the test above")
@@ -464,6 +466,7 @@ def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, ba
     assert per_chunk() > state / 2  # a group of one chunk: the measure sees every state
 
 
+@pytest.mark.slow
 def test_backward_frees_what_was_kept(make_case, backend):
     if backend == "chunk":
         pytest.skip("autograd frees by itself")

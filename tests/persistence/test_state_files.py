@@ -441,6 +441,7 @@ def test_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert events == ["file", "name", "folder"]
 
 
+@pytest.mark.slow
 def test_killed_while_saving_leaves_the_old_or_the_new_state(whole, tmp_path):
     model, _, _ = whole
     model.save_pretrained(tmp_path / "model")

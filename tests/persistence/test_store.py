@@ -388,6 +388,7 @@ def compete_in_process(root, folder, writer, wins):
     wins.put(mine[0])
 
 
+@pytest.mark.slow
 def test_processes_win_or_conflict(tiny, tmp_path):
     tiny.save_pretrained(tmp_path / "model")
     context = multiprocessing.get_context("spawn")

@@ -7,6 +7,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
+pytestmark = pytest.mark.slow
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CHECKS = [
     not_a_server_error,

@@ -51,6 +51,7 @@ def complete(server, headers=ALICE, **fields):
     return server.http.post("/v1/completions", json={**BODY, **fields}, headers=headers)
 
 
+@pytest.mark.slow
 def test_many_idle_connections_of_strangers_keep_nobody_out(server):
     port = httpx.URL(server.url).port
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
@@ -84,6 +85,7 @@ def test_sighup_reads_the_keys_again_and_ends_no_answer(server, folder):
     assert complete(server, BOB).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_cuts_answers_and_leaves_memories_whole(server, folder, model):
     before = complete(server, BOB).json()["memory"]
     asked = {"json": {**BODY, "stream": True, "max_tokens": 4000}, "headers": BOB}
@@ -101,6 +103,7 @@ def test_a_second_ctrl_c_cuts_answers_and_leaves_memories_whole(server, folder, 
     assert before["tokens"] + 5 < stored.state.tokens < before["tokens"] + 4000
 
 
+@pytest.mark.slow
 def test_stopping_takes_no_longer_than_allowed_and_saves(start_server, tmp_path, model):
     """Also an answer that goes on without its client, for its retry."""
     server = start_server(tmp_path / "memories", "--stop-seconds", 1)

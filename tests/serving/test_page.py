@@ -17,6 +17,8 @@ if CHROMIUM is None:
 
 from tests.serving.fake_server import FakeServer, serving, traced, words  # noqa: E402
 
+pytestmark = pytest.mark.slow  # one chat with a served model is among the quick ones: test_page_served.py
+
 expect = api.expect
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script> &amp; </p>"
 

@@ -49,6 +49,7 @@ def test_the_official_client_works_unchanged(serve, tmp_path):
         client.models.list()
 
 
+@pytest.mark.slow
 def test_sigterm_finishes_what_runs_and_saves_it(serve):
     server = serve(background=True)
     body = {**GREEDY, "prompt": "hello", "memory": "work", "stream": True, "max_tokens": 60}
@@ -75,6 +76,7 @@ def test_a_memory_outlives_the_process(serve):
     assert on == complete(second, "hello" + said + "and more")["choices"][0]["text"]
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_stops_its_generation(serve):
     server = serve("--max-batch", 1, "--max-queue", 1)
     body = {**GREEDY, "prompt": "hello", "memory": "work", "stream": True, "max_tokens": 4000}
@@ -85,6 +87,7 @@ def test_a_client_that_leaves_stops_its_generation(serve):
     assert 6 < tokens < 2000
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_while_its_prompt_is_read_has_asked_nothing(serve):
     server = serve()
     body = {**GREEDY, "prompt": "x" * 100_000, "memory": "work"}
@@ -94,6 +97,7 @@ def test_a_client_that_leaves_while_its_prompt_is_read_has_asked_nothing(serve):
     assert server.http.get("/v1/memories/default/work").status_code == 404
 
 
+@pytest.mark.slow
 def test_kill_9_loses_requests_in_flight_and_nothing_saved(serve):
     server = serve()
     acknowledged = dict.fromkeys("abcd", 0)

@@ -129,6 +129,7 @@ def test_second_interrupt_stops_at_once(make_recipe, monkeypatch):
         run(make_recipe())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 def test_an_ignored_interrupt_stays_ignored(finished, make_recipe, monkeypatch):
     """In the background of a script Ctrl-C is meant for others."""
@@ -155,6 +156,7 @@ def test_a_finished_training_is_saved_again_and_can_be_extended(finished, whole,
     assert (longer.steps, longer.losses[8]) == (10, whole.losses[8])
 
 
+@pytest.mark.slow
 def test_old_checkpoints_are_deleted_only_after_the_new_is_whole(make_recipe, monkeypatch):
     def failing(checkpoint):
         if checkpoint.name == "checkpoint-3":
@@ -197,6 +199,7 @@ def test_changed_data_is_refused(make_recipe, tmp_path):
         run(recipe)
 
 
+@pytest.mark.slow
 def test_a_recipe_can_ask_for_a_price_pieces_and_closed_gates(finished, make_recipe, shared_corpus):
     """The price counts from the middle of the training on, pieces change gradients, closed gates evaluation alone."""
     evaluation = str(shared_corpus / "a.txt")
@@ -217,6 +220,7 @@ def test_a_recipe_can_ask_for_a_price_pieces_and_closed_gates(finished, make_rec
     assert closed.evaluations[8] != plain.evaluations[8]
 
 
+@pytest.mark.slow
 def test_resuming_with_a_price_and_pieces_equals_uninterrupted(make_recipe):
     changes = {"training__write_cost": 2.0, "training__piece_length": 5}
     whole, other = (run(make_recipe(name, **changes)) for name in ("whole", "other"))
@@ -283,6 +287,7 @@ def test_weights_that_the_last_step_ruined_are_not_saved(make_recipe, tmp_path):
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carry_state", [True, False])
 def test_another_number_of_processes_is_refused(make_recipe, monkeypatch, carry_state):
     """It would read some documents twice and leave others out."""
