@@ -1,4 +1,4 @@
-"""What holds for every token mixer, and for every model of them.
+"""What holds for every token mixer, for the recurrences below them and for the models above.
 
 A stream is cut anywhere, causal, apart from other rows, without regard to padding; gradients cross its cuts, and the
 state that is handed in stays as it is. Each property is a function of a `Subject`; `PROPERTIES` names them all.
@@ -23,7 +23,7 @@ pieces = st.lists(st.integers(1, 8), min_size=1, max_size=5)
 
 @dataclasses.dataclass
 class Subject:
-    """A mixer or a model, in double precision with parameters under which everything matters."""
+    """A mixer, an op or a model, in double precision with parameters under which everything matters."""
 
     module: torch.nn.Module
     step: Callable[..., tuple[Tensor, Any]]  # (x, state=None, mask=None) -> (y, state)
@@ -57,6 +57,43 @@ def of_mixer(mixer):
         return torch.randn(rows, tokens, WIDTH, dtype=torch.float64, generator=generator)
 
     return Subject(mixer, step, inputs, lambda x: x.flip(-1) + 0.5, getattr(mixer, "window", float("inf")))
+
+
+class Op(torch.nn.Module):
+    """A recurrence as a layer: a token is the number of one of some inputs, which are the parameters."""
+
+    def __init__(self, run, inputs, start):
+        super().__init__()
+        self.run, self.start = run, start
+        self.inputs = torch.nn.ParameterDict({name: x[0].detach().clone() for name, x in inputs.items()})
+
+    def initial_state(self, batch_size):
+        return self.start.expand(batch_size)
+
+    def forward(self, x, state=None, mask=None):
+        found = {name: table[x] for name, table in self.inputs.items()}
+        if mask is not None:
+            there = {name: mask.view(*mask.shape, *(1,) * (y.dim() - 2)) for name, y in found.items()}
+            found = {name: torch.where(there[name], y, torch.nan) for name, y in found.items()}
+        y, state = self.run(found, self.initial_state(len(x)) if state is None else state, mask)
+        assert mask is None or (y[~mask] == 0).all()
+        return y.flatten(2), state
+
+
+def of_op(run, inputs, start):
+    """Ask it of an op.
+
+    Args:
+        run: `(inputs, state, mask) -> (y, state)`.
+        inputs: `VOCABULARY` tokens of one row, `[1, T, ...]` each, of which streams are made.
+        start: a state of one row.
+    """
+    op = Op(run, inputs, start)
+
+    def tokens(rows, count, seed=0):
+        return torch.randint(VOCABULARY, (rows, count), generator=torch.Generator().manual_seed(seed))
+
+    return Subject(op, op, tokens, lambda x: (x + 5) % VOCABULARY)
 
 
 def of_model(model):

@@ -254,16 +254,3 @@ def test_states_of_other_layers():
         layer.read(x * torch.nan, state)
     with pytest.raises(ValueError, match="x has shape"):
         layer.read(x[..., :3], state)
-
-
-def test_nan_at_padding_is_no_error(make_mixer):
-    layer, x = make_mixer("memory"), tokens(2, 4)
-    x[0, :2] = torch.nan
-    mask = torch.ones(2, 4, dtype=torch.bool)
-    mask[0, :2] = False
-    y, state = layer(x, None, mask)
-    assert y.isfinite().all()
-    for t in range(2):  # one token at a time, as in decoding
-        y, state = layer(x[:, t : t + 1], state, mask[:, t : t + 1])
-        assert y.isfinite().all()
-    assert all(t.isfinite().all() for t in state.tensors())

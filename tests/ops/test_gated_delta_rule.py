@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.invariants import PROPERTIES, VOCABULARY, of_op
 from titans.ops import associative_memory, initial_state
 from titans.ops.gated_delta_rule import GatedDeltaRuleState, gated_delta_rule
 
@@ -152,43 +153,16 @@ def test_derivatives_are_right(rule):
 # One stream ------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(list(RULES.values())), st.booleans())
-def test_any_split_equals_one_call(stream, close, lengths, rule, masked):
-    case = Case(*rule, tokens=sum(lengths), masked=masked)
-    close(stream(lambda start, stop, state: case.run(start, stop, state), lengths), case.run(), EXACT)
-
-
+@pytest.mark.parametrize("check", PROPERTIES.values(), ids=PROPERTIES)
 @pytest.mark.parametrize("backend", ["chunk", "naive"])
-def test_padding_changes_nothing(same, rule, backend):
-    case = Case(*rule, masked=True)
-    y, state = case.run(backend=backend)
-    assert (y[~case.mask] == 0).all()
-    spoilt = Case(*rule, masked=True)
-    for name, x in spoilt.inputs.items():
-        if x is not None:
-            shape = (*case.mask.shape, *(1,) * (x.dim() - 2))
-            spoilt.inputs[name] = torch.where(case.mask.view(shape), x, torch.nan)
-    same(spoilt.run(backend=backend), (y, state))
-    empty = torch.zeros_like(case.mask)
-    same(case.run(mask=empty, backend=backend)[1], case.state)
+def test_invariants(rule, backend, check):
+    case = Case(*rule, batch=1, tokens=VOCABULARY)
+    absent = {name: None for name, x in case.inputs.items() if x is None}
 
+    def run(inputs, state, mask):
+        return gated_delta_rule(**inputs, **absent, state=state, mask=mask, chunk_size=4, backend=backend)
 
-def test_causal(same, rule):
-    case, other = Case(*rule), Case(*rule)
-    y, _ = case.run()
-    for name in ("q", "k", "v"):
-        other.inputs[name][:, 6] = 1.5
-    changed, _ = other.run()
-    same(changed[:, :6], y[:, :6])
-    assert (changed[:, 6:] != y[:, 6:]).any(-1).all()
-
-
-def test_the_input_state_is_not_modified(same, rule):
-    case = Case(*rule)
-    before = case.state.clone()
-    first = case.run()
-    same(case.state, before)
-    same(case.run(), first)
+    check(of_op(run, {name: x for name, x in case.inputs.items() if x is not None}, case.state))
 
 
 def test_no_state_is_an_empty_one(same, close, rule):

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.invariants import PROPERTIES, VOCABULARY, of_op
 from titans.ops.gated_delta_rule import gated_delta_rule
 from titans.ops.selective_scan import SelectiveScanState, selective_scan
 
@@ -63,29 +64,20 @@ def test_long_streams_recompute_and_equal_the_reference(close):
     close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.booleans())
-def test_any_split_equals_one_call(stream, close, lengths, masked):
-    case = Case(tokens=sum(lengths), masked=masked)
-    close(stream(lambda start, stop, state: case.run(start, stop, state), lengths), case.run(), EXACT)
-
-
+@pytest.mark.parametrize("check", PROPERTIES.values(), ids=PROPERTIES)
 @pytest.mark.parametrize("backend", ["chunk", "naive"])
-def test_padding_changes_nothing(same, backend):
-    case, spoilt = Case(masked=True), Case(masked=True)
-    y, state = case.run(backend=backend)
-    assert (y[~case.mask] == 0).all()
-    for name in ("u", "step", "b", "c"):
-        spoilt.inputs[name] = torch.where(case.mask.unsqueeze(-1), case.inputs[name], torch.nan)
-    same(spoilt.run(backend=backend), (y, state))
-    same(case.run(mask=torch.zeros_like(case.mask), backend=backend)[1], case.state)
+def test_invariants(backend, check):
+    case = Case(batch=1, tokens=VOCABULARY)
+    rate = case.inputs.pop("rate")
+
+    def run(inputs, state, mask):
+        return selective_scan(**inputs, rate=rate, state=state, mask=mask, chunk_size=4, backend=backend)
+
+    check(of_op(run, case.inputs, case.state))
 
 
-def test_the_input_state_is_not_modified(same):
-    case = Case()
-    before = case.state.clone()
-    same(case.run(), case.run())
-    same(case.state, before)
-    zeros = SelectiveScanState(torch.zeros(1, 3, 4, dtype=torch.float64))
+def test_no_state_is_an_empty_one(same):
+    case, zeros = Case(), SelectiveScanState(torch.zeros(1, 3, 4, dtype=torch.float64))
     same(selective_scan(*case.inputs.values()), selective_scan(*case.inputs.values(), zeros))
 
 
