@@ -31,7 +31,7 @@ pytestmark = [
         "ignore:The given NumPy array is not writable:UserWarning:neuralforecast._serialization"
     ),
 ]
-PAGE = Path(__file__).parents[2] / "docs" / "lab-notes" / "forecasting" / "neuralforecast.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "neuralforecast.md"
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 H, L, LENGTH = 6, 24, 150
 SIZES = {"h": H, "input_size": L, "hidden_size": 16, "patch_len": 6, "stride": 6}
