@@ -42,8 +42,8 @@ def test_report_and_numbers(titans, file, tmp_path):
     assert (frame[f"{name}-lo-80"] <= frame[name]).all()
     assert (frame[name] <= frame[f"{name}-hi-80"]).all()
     page = out.read_text(encoding="utf-8")
-    assert "note: 1 of 240 values were missing" in printed
-    assert "1 of 240 values were missing" in page
+    assert "note: 1 of 240 values are missing" in printed
+    assert "1 of 240 values are missing" in page
     verdict = next(line for line in printed.splitlines() if "seasonal-naive" in line)
     assert verdict in page
     assert f"written: {out}, {csv}" in printed

@@ -100,6 +100,17 @@ def test_titans_and_twins(evaluation, tmp_path, variant):
     assert kept["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
+def test_gaps_are_filled_and_said(dataset, tmp_path):
+    lines = pd.read_csv(dataset).to_csv(index=False).splitlines()
+    path = tmp_path / "gaps.csv"
+    path.write_text("\n".join([*lines[:11], *lines[12:]]))
+    whole, gaps = (load(one, "custom", **SMALL) for one in (dataset, path))
+    filled = (gaps.benchmark.values[9] + gaps.benchmark.values[11]) / 2
+    assert torch.allclose(gaps.benchmark.values[10], filled, atol=1e-5)
+    assert gaps.notes[-1].startswith("missing values were filled on a line")
+    assert not whole.notes
+
+
 def test_runs_are_done_once(evaluation, tmp_path, trainings):
     first = evaluation.measure(tmp_path, ["dlinear"], 1, epochs=1)
     assert len(trainings) == 2

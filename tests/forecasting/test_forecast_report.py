@@ -24,7 +24,7 @@ def table(channels=3, steps=150, index=None):
     index = pd.date_range("2020-01-01", periods=steps, freq="h", name="ds") if index is None else index
     frame = pd.DataFrame(values, index=index, columns=[f"c{i}" for i in range(channels)])
     frequency = "h" if isinstance(index, pd.DatetimeIndex) else 1
-    return Table(frame, frequency, frame.notna(), ["a note with <b>"])
+    return Table(frame, frequency, ["a note with <b>"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,7 +123,7 @@ def test_page(report):
 
 def test_at_most_a_dozen_plots_and_names_that_mean_something_to_matplotlib():
     many = table(channels=14, steps=40)
-    many.frame.columns = many.observed.columns = ["$x_{$", "_hidden", *(f"c{i}" for i in range(12))]
+    many.frame.columns = ["$x_{$", "_hidden", *(f"c{i}" for i in range(12))]
     page = forecast_page.page(forecast_table(many, HORIZON), "x")
     assert page.count("<svg ") == 12
     assert "2 more in the table" in page
@@ -134,7 +134,7 @@ def test_at_most_a_dozen_plots_and_names_that_mean_something_to_matplotlib():
 def test_whole_number_time_and_missing_and_constant():
     data = table(index=pd.RangeIndex(150, name="ds"))
     data.frame["c1"] = 7.0
-    data.observed.iloc[100:110, 2] = False
+    data.frame.iloc[100:110, 2] = math.nan
     report = forecast_table(data, HORIZON)
     assert (report.forecast.query("unique_id == 'c1'")["TitansForecaster"] == 7).all()
     assert math.isnan(report.score("c1", "mase")[1])
@@ -142,7 +142,7 @@ def test_whole_number_time_and_missing_and_constant():
     assert "of 2 channels" in report.verdict()[0] or "of 3 channels" in report.verdict()[0]
     page = forecast_page.page(report, "x")
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
-    none = forecast_table(dataclasses.replace(data, frame=data.frame[["c1"]], observed=data.observed[["c1"]]), HORIZON)
+    none = forecast_table(dataclasses.replace(data, frame=data.frame[["c1"]]), HORIZON)
     assert none.verdict()[0].startswith("No channel has errors to compare")
     Checker(forecast_page.page(none, "x"))
 

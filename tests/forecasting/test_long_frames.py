@@ -1,6 +1,7 @@
 """Long frames become series on regular grids: every number at its time, NaN where there is none, all of it noted."""
 
 import decimal
+import math
 
 import numpy as np
 import pytest
@@ -233,7 +234,7 @@ def test_series_side_by_side():
     given = pd.concat([frame(5, "h", "a"), frame(3, "h", [7], start="2016-01-01 01:00").assign(x=1.0)])
     table = frames.from_long(given)
     assert table.frame.columns.tolist() == ["a", "7"]
-    assert table.frame.to_numpy().tolist() == [[0.5, 0.5], [1.5, 0.5], [2.5, 1.5], [3.5, 2.5], [4.5, 2.5]]
-    assert table.observed["7"].tolist() == [False, True, True, True, False]
+    assert table.frame["a"].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
+    assert table.frame["7"].tolist() == pytest.approx([math.nan, 0.5, 1.5, 2.5, math.nan], nan_ok=True)
     assert table.notes[0] == "1 column beside y left out: x"
-    assert "2 of 10 values were missing" in table.notes[1]
+    assert "2 of 10 values are missing (7: 2)" in table.notes[1]

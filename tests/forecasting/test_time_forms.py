@@ -16,7 +16,7 @@ def lines(cells, header="date,v"):
 def check(table, frequency, times):
     assert table.frequency == frequency
     assert list(table.frame.index) == list(times)
-    assert table.observed.to_numpy().all()
+    assert table.frame.notna().to_numpy().all()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from titans.evaluation.forecasting_models import (
 from titans.evaluation.forecasting_result import ForecastingResult, Measurement
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
 from titans.evaluation.result_store import ResultStore
-from titans.forecasting.frames import read_csv
+from titans.forecasting.frames import interpolate, read_csv
 from titans.forecasting.frequency import season_length
 from titans.forecasting.linear import start_linear
 from titans.forecasting.seasonal import seasonal_naive
@@ -77,15 +77,18 @@ def load(
     """
     table = read_csv(path)
     frequency = table.frequency if isinstance(table.frequency, str) else None
+    notes = table.notes
+    if table.frame.isna().any(axis=None):
+        notes = [*notes, "missing values were filled on a line between their neighbours, at the ends with the nearest"]
     benchmark = prepare(
-        table.frame.to_numpy(copy=True),
+        interpolate(table.frame.to_numpy()),
         without_compression(path).name.removesuffix(".csv"),
         protocol,
         context_length=context_length,
         horizons=horizons,
         frequency=frequency,
     )
-    return Evaluation(benchmark, season_length(table.frequency), tuple(table.notes))
+    return Evaluation(benchmark, season_length(table.frequency), tuple(notes))
 
 
 @dataclasses.dataclass(frozen=True)

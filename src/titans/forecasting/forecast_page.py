@@ -117,8 +117,7 @@ def _plot(report: ForecastReport, channel: str) -> str:
     """Draw the end of a channel and its forecasts, as SVG that takes its colours from the page."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    history = report.table.frame[channel].where(report.table.observed[channel])
-    history = history.iloc[-max(SHOWN * report.horizon, LEAST_SHOWN) :]
+    history = report.table.frame[channel].iloc[-max(SHOWN * report.horizon, LEAST_SHOWN) :]
     tested, ahead = (frame[frame[ID] == channel] for frame in (report.backtest, report.forecast))
     tested = tested[tested[TIME] >= history.index[0]]
     figure, [axes] = plots.figure(size=(6.8, 2.7))

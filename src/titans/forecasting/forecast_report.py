@@ -123,7 +123,7 @@ def forecast_table(
     """Train without the last rows of a table, forecast these, read them, and forecast what follows.
 
     Args:
-        table: the series; what was filled in counts as missing.
+        table: the series.
         horizon: steps to forecast.
         columns: the series to forecast. Default: all.
         context_length: steps of a window. Default: the forecaster's.
@@ -152,7 +152,7 @@ def forecast_table(
         raise TitansError(f"a window of {context_length:,} steps is longer than the series, which have {steps:,}")
     origins = min(max(int(steps * HELD_OUT) // horizon, 1), MOST_ORIGINS)
     table = _with_history(table, steps - origins * horizon)
-    long = to_long(dataclasses.replace(table, frame=table.frame.where(table.observed)))
+    long = to_long(table)
     backtest, season = forecaster.cross_validation(long, origins, progress=progress), season_length(table.frequency)
     model, history, last = forecaster.model, forecaster.history, table.frame.index
     assert model is not None  # fitted by the back-test
@@ -191,13 +191,13 @@ def _in_minutes(context_length: int | None) -> dict[str, Any]:
 
 def _with_history(table: Table, start: int) -> Table:
     """Leave out series with too few values before the back-test to learn from, or none in it, if others have enough."""
-    observed = table.observed.to_numpy()
+    observed = table.frame.notna().to_numpy()
     enough = (observed[:start].sum(0) >= MINIMUM_POINTS) & observed[start:].any(0)
     if enough.all() or not enough.any():
         return table
     names, notes = table.frame.columns[enough], list(table.notes)
     note_names(notes, table.frame.columns[~enough], "column", "with too few values left out")
-    return Table(table.frame[names], table.frequency, table.observed[names], notes)
+    return dataclasses.replace(table, frame=table.frame[names], notes=notes)
 
 
 def _select(table: Table, columns: Sequence[str] | None) -> Table:
@@ -206,5 +206,4 @@ def _select(table: Table, columns: Sequence[str] | None) -> Table:
     known = list(table.frame.columns)
     if unknown := [name for name in columns if name not in known]:
         raise TitansError(f"there is no column of numbers called {listed(unknown)}: there are {listed(known)}")
-    names = list(dict.fromkeys(columns))
-    return dataclasses.replace(table, frame=table.frame[names], observed=table.observed[names])
+    return dataclasses.replace(table, frame=table.frame[list(dict.fromkeys(columns))])

@@ -27,13 +27,14 @@ from titans.forecasting.long_frames import (
     no_numbers,
     note_alignments,
     note_moved,
+    note_values,
     read_rows,
     regular,
     rows_by_series,
     time_notes,
 )
 from titans.forecasting.numbers import Floats, parse_numbers, without_infinite
-from titans.forecasting.sentences import counted, is_are, note_names, per_column
+from titans.forecasting.sentences import counted, is_are, note_names
 from titans.forecasting.time_columns import find_time_columns, stack_months
 from titans.forecasting.time_zones import Integers
 
@@ -49,16 +50,14 @@ class Table:
     """Time series side by side, on equally spaced times.
 
     Args:
-        frame: float64 numbers without NaN `[T, C]`, indexed by time: a DatetimeIndex, or a RangeIndex where time is
-            whole numbers.
+        frame: float64 numbers `[T, C]`, NaN where one is missing, indexed by time: a DatetimeIndex, or a RangeIndex
+            where time is whole numbers.
         frequency: the step of time, as a pandas offset alias or a whole number.
-        observed: which numbers were there `[T, C]`, bool; the others are filled.
         notes: what was done to the data, one sentence each; empty for clean data.
     """
 
     frame: pd.DataFrame
     frequency: str | int
-    observed: pd.DataFrame
     notes: list[str]
 
 
@@ -66,9 +65,8 @@ def read_csv(path: str | os.PathLike[str], time_column: str | None = None) -> Ta
     """Read a CSV file, compressed or not, whose rows are times and whose columns are series.
 
     A file with the columns unique_id, ds and y is read as a long frame, and so is one whose times have several rows
-    that one column tells apart. What is cleaned is said in the table's notes:
-    rows out of order or without a time, repeated times (averaged), times near a regular grid (moved to it), missing
-    rows and values (filled on a line between their neighbours, at the ends with the nearest value), infinite values
+    that one column tells apart. What is cleaned is said in the table's notes: rows out of order or without a time,
+    repeated times (averaged), times near a regular grid (moved to it), missing rows and values (NaN), infinite values
     (treated as missing), columns without numbers (left out), constant columns (kept), commas within numbers, and
     encodings other than UTF-8.
 
@@ -119,7 +117,7 @@ def to_long(table: Table) -> pd.DataFrame:
         table: the table.
 
     Returns:
-        The columns unique_id (the names of the series), ds (time) and y (the numbers, filled where missing), series
+        The columns unique_id (the names of the series), ds (time) and y (the numbers, NaN where missing), series
         by series.
     """
     return table.frame.rename_axis(index=TIME, columns=ID).unstack().rename(TARGET).reset_index()
@@ -132,7 +130,7 @@ def from_long(frame: pd.DataFrame) -> Table:
         frame: the columns unique_id, ds (dates, whole numbers or text) and y. Others are left out.
 
     Returns:
-        The table, cleaned as `read_csv` does. Where a series begins later or ends earlier than another, it is filled.
+        The table, cleaned as `read_csv` does. Where a series begins later or ends earlier than another, it is NaN.
 
     Raises:
         TitansError: a column is missing or unreadable, or the times of all series follow no common step.
@@ -240,15 +238,5 @@ def _table(times: pd.Index, values: Floats, names: list[str], notes: list[str]) 
     aligned = align(times, frequency)
     note_alignments([aligned], frequency, notes)
     values = mean_per_step(values, aligned.place, len(aligned.times))
-    missing = np.isnan(values)
-    if missing.any():
-        notes.append(
-            f"{int(missing.sum()):,} of {missing.size:,} values were missing and were filled on a line between their "
-            f"neighbours, at the ends with the nearest value ({per_column(missing, names)})"
-        )
-    values = interpolate(values)
-    constant = [name for name, column in zip(names, values.T, strict=True) if column.min() == column.max()]
-    note_names(notes, constant, "column", "of one constant value")
-    index = aligned.times.rename(TIME)
-    frame = pd.DataFrame(values, index=index, columns=names)
-    return Table(frame, frequency, pd.DataFrame(~missing, index=index, columns=names), notes)
+    note_values(list(zip(names, values.T, strict=True)), "column", notes)
+    return Table(pd.DataFrame(values, index=aligned.times.rename(TIME), columns=names), frequency, notes)

@@ -120,7 +120,7 @@ def regular(frame: pd.DataFrame, frequency: str | int | None = None) -> Panel:
         raise TitansError('the column "y" holds no number: expected at least one')
     note_names(notes, empty, "series", "without a number left out")
     series = [one for one in series if not np.isnan(one.y).all()]
-    _note_values(series, notes)
+    note_values([(one.unique_id, one.y) for one in series], "series", notes)
     return Panel(series, frequency, rows.covariates, notes)
 
 
@@ -213,13 +213,13 @@ def note_moved(aligned: Sequence[Alignment], frequency: str | int, notes: list[s
         )
 
 
-def _note_values(series: list[Series], notes: list[str]) -> None:
-    missing = {one.unique_id: int(np.isnan(one.y).sum()) for one in series}
+def note_values(values: Sequence[tuple[object, Floats]], kind: str, notes: list[str]) -> None:
+    """Say how many values are missing in series or columns, given by name and numbers, and which are constant."""
+    missing = {name: int(np.isnan(y).sum()) for name, y in values}
     if number := sum(missing.values()):
         named = listed([f"{name}: {count:,}" for name, count in missing.items() if count])
-        notes.append(f"{number:,} of {sum(len(one.y) for one in series):,} values are missing ({named})")
-    constant = [one.unique_id for one in series if np.nanmin(one.y) == np.nanmax(one.y)]
-    note_names(notes, constant, "series", "of one constant value")
+        notes.append(f"{number:,} of {sum(len(y) for _, y in values):,} values are missing ({named})")
+    note_names(notes, [name for name, y in values if np.nanmin(y) == np.nanmax(y)], kind, "of one constant value")
 
 
 def _check_columns(frame: pd.DataFrame) -> None:
