@@ -1,8 +1,9 @@
 """Configurations that cannot work are refused before anything is built."""
 
 import pytest
+import torch
 
-from titans import TitansConfig
+from titans import NeuralMemory, TitansConfig, register_mixer
 
 
 @pytest.mark.parametrize(("fields", "message"), [
@@ -37,8 +38,6 @@ from titans import TitansConfig
     ({"memory": 3}, "memory=3 must be a MemoryConfig or a mapping"),
     ({"memory_depth": 1}, "memory_depth is no field: the memory's options stand together"),
     ({"layers": ["rnn"]}, "layers holds 'rnn', which is no mixer"),
-    ({"layers": []}, "must be a list of mixers' names"),
-    ({"layers": "memory"}, "must be a list of mixers' names"),
     ({"layers": ["memory"], "variant": "mal"}, "give one of the two"),
     ({"layers": ["memory", "attention"], "num_hidden_layers": 1}, "no room for the 2 kinds of block"),
 ])  # fmt: skip
@@ -52,3 +51,20 @@ def test_only_the_first_five_fields_need_a_choice():
     assert config.memory.num_heads == 3
     assert config.intermediate_size == 64
     assert config.model_type == "titans"
+
+
+@pytest.mark.parametrize("layers", ["memory", [], [1], [["memory", ["attention"]]], {"memory": 1}, [None]])
+def test_layers_that_are_no_list_of_names(layers):
+    with pytest.raises(ValueError, match="must be a list of mixers' names"):
+        TitansConfig(layers=layers)
+
+
+@pytest.mark.parametrize(("name", "layer", "match"), [
+    ("", NeuralMemory, "needs a name"),
+    ("mine", torch.nn.Linear, "a subclass of"),
+    ("mine", 3, "a subclass of"),
+    ("memory", NeuralMemory, "there is a mixer memory already"),
+])  # fmt: skip
+def test_mixers_that_cannot_be_registered(name, layer, match):
+    with pytest.raises(ValueError, match=match):
+        register_mixer(name, layer)

@@ -20,8 +20,12 @@ def register_mixer(name: str, layer: type[Mixer], **options: Any) -> None:
         **options: what is fixed whatever the configuration says.
 
     Raises:
-        ValueError: there is a mixer of this name.
+        ValueError: there is a mixer of this name, or the layer is no `titans.layers.mixer.Mixer`.
     """
+    if not name or not isinstance(layer, type) or not issubclass(layer, Mixer):
+        raise ValueError(
+            f"register_mixer({name!r}, {layer!r}) needs a name and a subclass of titans.layers.mixer.Mixer"
+        )
     if name in MIXERS:
         raise ValueError(f"there is a mixer {name} already: choose another name")
     MIXERS[name] = partial(layer.from_config, **options)

@@ -210,7 +210,12 @@ class StackConfig(PreTrainedConfig):
         layers: Any = self.layers
         if self.variant is not None:
             raise ValueError(f"variant={self.variant!r} is a list of blocks, and so is layers: give one of the two")
-        if not isinstance(layers, list | tuple) or not layers:
+        named = isinstance(layers, list | tuple) and all(
+            isinstance(name, str)
+            for block in layers
+            for name in (block if isinstance(block, list | tuple) else [block])
+        )
+        if not named or not layers:
             raise ValueError(f"layers={layers!r} must be a list of mixers' names, or of lists of them")
         for name in (name for block in self.blocks for name in block):
             if name not in MIXERS:
