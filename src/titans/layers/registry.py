@@ -22,7 +22,8 @@ def register_mixer(name: str, layer: type[Mixer], **options: Any) -> None:
     Raises:
         ValueError: there is a mixer of this name, or the layer is no `titans.layers.mixer.Mixer`.
     """
-    if not name or not isinstance(layer, type) or not issubclass(layer, Mixer):
+    given: Any = layer
+    if not name or not isinstance(given, type) or not issubclass(given, Mixer):
         raise ValueError(
             f"register_mixer({name!r}, {layer!r}) needs a name and a subclass of titans.layers.mixer.Mixer"
         )
