@@ -20,7 +20,6 @@ Predict = Callable[[Tensor], Tensor]
 """Forecasts `[B, H, C]` of pasts `[B, L, C]`."""
 
 PROTOCOLS = ("ett", "custom")
-PARTS = ("train", "validation", "test")
 _ETT_HOURS = (8640, 11520, 14400)  # 12, 4 and 4 months of 30 days
 _HOURLY, _QUARTERLY = ("h", "1h", "60min"), ("15min",)  # as pandas spells them
 
@@ -183,7 +182,7 @@ def prepare(
     rows = split(len(series), name, protocol, context_length, frequency)
     scaled = standardize(series, rows.train).float()
     benchmark = Benchmark(name, protocol, context_length, tuple(horizons), rows, scaled)
-    for part in PARTS:
+    for part in Split._fields:
         benchmark.windows(part, max(horizons))  # too short is known before anything is trained
     return benchmark
 

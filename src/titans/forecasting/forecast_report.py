@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from utilsforecast.losses import coverage, mae, mase
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.forecaster import CUTOFF, NAIVE, NAME, TitansForecaster
+from titans.forecasting.forecaster import CUTOFF, NAIVE, NAME, Progress, TitansForecaster
 from titans.forecasting.frames import Table, to_long
 from titans.forecasting.frequency import season_length
 from titans.forecasting.long_frames import ID, TARGET, TIME
@@ -25,8 +25,6 @@ from titans.forecasting.windows import MINIMUM_POINTS
 MOST_ORIGINS, HELD_OUT = 10, 0.2  # forecasts of a back-test, and the part of the rows that it takes at most
 IN_MINUTES: dict[str, Any] = {"train_windows": 1, "epochs": 6, "batch_size": 64, "patch_length": 16, "patch_stride": 16}
 """How `titans forecast` sets a `TitansForecaster`, which has two minutes for 10,000 rows of 7 channels on 2 cores."""
-
-Progress = Callable[[float, str], None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from titans.errors import TitansError
 from titans.forecasting._pandas import pd
-from titans.forecasting.sentences import counted, is_are, listed, per_column, was_were
+from titans.forecasting.sentences import counted, is_are, listed, was_were
 
 LIMIT = 1e30
 """Larger numbers are refused: their squares and sums leave float32, which models compute in."""
@@ -77,9 +77,8 @@ def without_infinite(values: Floats, names: Sequence[str], notes: list[str]) -> 
     """Turn infinite numbers in the columns `[n, C]` into missing ones; raise TitansError for those above `LIMIT`."""
     infinite = np.isinf(values)
     if infinite.any():
-        notes.append(
-            f"{counted(int(infinite.sum()), 'infinite value')} treated as missing ({per_column(infinite, names)})"
-        )
+        found = [f"{name}: {count:,}" for name, count in zip(names, infinite.sum(0), strict=True) if count]
+        notes.append(f"{counted(int(infinite.sum()), 'infinite value')} treated as missing ({listed(found)})")
         values = np.where(infinite, np.nan, values)
     huge = np.abs(values) > LIMIT
     if huge.any():

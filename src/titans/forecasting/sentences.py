@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 _NAMED = 5  # columns that a sentence names before it counts the others
 
 
@@ -35,9 +32,3 @@ def listed(names: Sequence[object]) -> str:
     """The first of many names, and how many follow."""
     more = len(names) - _NAMED
     return ", ".join(map(str, names[:_NAMED])) + (f" and {more:,} more" if more > 0 else "")
-
-
-def per_column(marked: npt.NDArray[np.bool_], names: Sequence[str]) -> str:
-    """How many are marked in each column of `[n, C]` that has any."""
-    counts = marked.sum(0)
-    return listed([f"{names[column]}: {counts[column]:,}" for column in np.flatnonzero(counts).tolist()])
