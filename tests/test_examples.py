@@ -20,6 +20,13 @@ SCRIPTS = {  # small settings, and what the output must hold
 NOTEBOOKS = {"memory": {}, "forecasting": {"EPOCHS = 3": "EPOCHS = 1"}}
 
 
+SLOW = ("finetune_with_trainer", "serve_and_chat", "forecast", "forecasting")
+
+
+def _params(names):
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
 def run(command, folder):
     environment = {**os.environ, "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
@@ -34,13 +41,13 @@ def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("notebooks/*.ipynb")} == {*NOTEBOOKS}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", _params(SCRIPTS))
 def test_examples_run(name, tmp_path):
     arguments, expected = SCRIPTS[name]
     assert re.search(expected, run([sys.executable, EXAMPLES / f"{name}.py", *arguments], tmp_path))
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", _params(NOTEBOOKS))
 def test_notebooks_run(name, tmp_path):
     """Cell after cell, as one program."""
     notebook = json.loads((EXAMPLES / f"notebooks/{name}.ipynb").read_text(encoding="utf-8"))

@@ -61,8 +61,8 @@ def test_the_core_needs_no_extra():
         (["serve", "model"], "serve"),
         (["evaluate", "lm", "model"], "eval"),
         (["forecast", "table.csv"], "forecast"),
-        (["evaluate", "forecasting", "table.csv"], "forecast"),
-        (["demo", "--quick", "--out", "report"], "eval"),
+        pytest.param(["evaluate", "forecasting", "table.csv"], "forecast", marks=pytest.mark.slow),
+        pytest.param(["demo", "--quick", "--out", "report"], "eval", marks=pytest.mark.slow),
     ],
 )
 def test_a_command_without_its_extra_ends_with_the_sentence(arguments, extra, tmp_path):

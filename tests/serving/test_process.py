@@ -18,6 +18,7 @@ def complete(server, prompt, **fields):
     return response.json()
 
 
+@pytest.mark.slow
 def test_the_official_client_works_unchanged(serve, tmp_path):
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"key-of-alice-0123456": "alice"}))
