@@ -85,7 +85,6 @@ def test_sighup_reads_the_keys_again_and_ends_no_answer(server, folder):
     assert complete(server, BOB).status_code == 200
 
 
-@pytest.mark.slow
 def test_a_second_ctrl_c_cuts_answers_and_leaves_memories_whole(server, folder, model):
     before = complete(server, BOB).json()["memory"]
     asked = {"json": {**BODY, "stream": True, "max_tokens": 4000}, "headers": BOB}
