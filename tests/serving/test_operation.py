@@ -86,6 +86,9 @@ def test_sighup_reads_the_keys_again_and_ends_no_answer(server, folder):
 
 
 def test_a_second_ctrl_c_cuts_answers_and_leaves_memories_whole(server, folder, model):
+    write_keys(folder / "keys.json", "bob")
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: complete(server, BOB).status_code == 200)
     before = complete(server, BOB).json()["memory"]
     asked = {"json": {**BODY, "stream": True, "max_tokens": 4000}, "headers": BOB}
     with contextlib.suppress(httpx.TransportError), server.http.stream("POST", "/v1/completions", **asked) as response:

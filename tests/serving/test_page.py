@@ -480,6 +480,7 @@ def test_nothing_scrolls_sideways(page, server, width):
     server.answer = [*words("The code is " + "long" * 60), HOSTILE]
     page.set_viewport_size({"width": width, "height": 740})
     page.reload()
+    expect(page.locator("#memories button")).to_have_count(2)  # it is ready
     say(page, "w" * 200)
     answered(page)
     page.locator("details").evaluate_all("all => all.forEach(fold => (fold.open = true))")
