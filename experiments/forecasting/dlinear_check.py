@@ -23,7 +23,7 @@ from torch import Tensor
 from titans.evaluation.forecasting import Benchmark, prepare, score
 from titans.evaluation.forecasting_models import DLinear
 from titans.forecasting.seasonal import seasonal_naive
-from titans.forecasting.training import fit
+from titans.forecasting.training import fit_windows
 from titans.io import atomic
 
 EXPECTED, TOLERANCE = {"mse": 0.385, "mae": 0.397}, 0.003
@@ -46,7 +46,7 @@ def run(benchmark: Benchmark, seed: int, **settings: Any) -> dict[str, Any]:
     torch.manual_seed(seed)
     start, model = time.monotonic(), DLinear(CONTEXT, HORIZON)
     parts = (benchmark.windows(part, HORIZON) for part in ("train", "validation"))
-    history = fit(model, *parts, seed=seed, **settings)
+    history = fit_windows(model, *parts, seed=seed, **settings)
     scores = score(model, benchmark.windows("test", HORIZON))
     return {
         "seed": seed,

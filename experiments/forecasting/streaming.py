@@ -29,7 +29,7 @@ from titans.evaluation.forecasting_run import load
 from titans.evaluation.results import save_result
 from titans.forecasting.linear import start_linear
 from titans.forecasting.stream import ForecastStream
-from titans.forecasting.training import fit
+from titans.forecasting.training import fit_windows
 from titans.forecasting.windows import PanelStreams, stream_step
 
 LENGTH, PERIOD, WINDOWS = 24, 48, 8  # look-back and horizon, steps of the pattern, windows of a training sample
@@ -108,7 +108,7 @@ def regime_change() -> dict[str, Any]:
         )
     )  # fmt: skip
     training = Patterns(32 * 300, 0)
-    history = fit(
+    history = fit_windows(
         model, training, Patterns(64, 10**6), step=stream_step, epochs=5, batch_size=32, learning_rate=3e-3,
         decay="cosine", weight_decay=0.01, clip=1.0, epoch_steps=60,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def real(path: Path, windows: int = 8, length: int = 96, horizon: int = 96) -> d
             for rows in (split.train, range(split.validation.start, split.test.start + length))
         )
         start_linear(model, train)
-        fit(
+        fit_windows(
             model, train, validation, step=stream_step, epochs=4, batch_size=64 // count, learning_rate=1e-3,
             decay="cosine", weight_decay=0.1, clip=1.0, epoch_steps=70,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from titans.data.books import Words, read_words, sentence_starts
 from titans.data.packing import IGNORED
-from titans.data.ruler import make_task
+from titans.data.ruler import make_ruler_task
 from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import byte_tokenizer
 from titans.evaluation.results import save_result
@@ -76,7 +76,7 @@ class NeedleTexts(SyntheticTask):
         start = chance.choice(self.words.starts[:-length])
         words = self.words.words[start : start + length]
         part = Words(words, tuple(sentence_starts(words)), self.words.gutenberg)
-        task = make_task(chance.choice(TASKS), lambda text: len(text.encode()), part)
+        task = make_ruler_task(chance.choice(TASKS), lambda text: len(text.encode()), part)
         dense = length <= DENSE
         sample = task.sample((2 * DENSE if dense else length) + task.new_tokens - 40, 0, chance.getrandbits(32))
         parts = repeated(sample.text, words, length, chance) if dense else [sample.text]

@@ -77,7 +77,7 @@ def test_reads_with_a_model_of_hugging_face(titans, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--tasks", "pk,qa"), 'no needle task "qa"'),
+        (("--tasks", "pk,qa"), 'no RULER task "qa"'),
         (("--tasks", "n"), "books or essays"),
         (("--tasks", "pk", "--lengths", "2x"), 'lengths are "2x"'),
         (("--tasks", "pk", "--out", "{file}"), "file.txt is a file: expected a folder"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from titans.data import byte_tokenizer
 from titans.data.books import Words, sentence_starts
-from titans.data.ruler import TASKS, make_task, needs_books
+from titans.data.ruler import RULER_TASKS, make_ruler_task, needs_books
 from titans.data.ruler.haystacks import DEPTHS, NOISE, Books, Lines
 from titans.data.ruler.needles import NEEDLES
 from titans.data.tokenizers import encode_batch
@@ -58,7 +58,7 @@ TOKENIZERS = {"bytes": byte_tokenizer, "gpt2": gpt2, "mistral": mistral}
 
 
 def make(task, count=count_bytes, words=WORDS):
-    return make_task(task, count, words if needs_books(task) else None)
+    return make_ruler_task(task, count, words if needs_books(task) else None)
 
 
 def parse(sample, kind):
@@ -152,7 +152,7 @@ def test_any_length_is_met(task, length, index):
 ANY = {task: make(task) for task in SINGLE}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", RULER_TASKS)
 def test_the_smallest_length_works_and_less_is_refused(task):
     made, shortest = make(task), 200
     while least := least_of(made, shortest):
@@ -191,10 +191,10 @@ def test_seeds_and_indices_make_samples():
 
 
 def test_what_cannot_be_made_is_refused():
-    with pytest.raises(TitansError, match='no needle task "x": expected pk, n, w, niah_multikey_1'):
+    with pytest.raises(TitansError, match='no RULER task "x": expected pk, n, w, niah_multikey_1'):
         make("x")
     with pytest.raises(TitansError, match="books or essays"):
-        make_task("n", count_bytes)
+        make_ruler_task("n", count_bytes)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from titans.data.books import Words, sentence_starts
-from titans.data.ruler import TASKS, canonical, make_task, needs_books
+from titans.data.ruler import RULER_TASKS, canonical, make_ruler_task, needs_books
 from titans.data.ruler.haystacks import DEPTHS, NOISE
 from titans.data.ruler.needles import NEEDLES
 from titans.errors import TitansError
@@ -30,10 +30,10 @@ def octets(text):
 
 
 def make(task, count=octets):
-    return make_task(task, count, WORDS if needs_books(task) else None)
+    return make_ruler_task(task, count, WORDS if needs_books(task) else None)
 
 
-MADE = {task: make(task) for task in TASKS}
+MADE = {task: make(task) for task in RULER_TASKS}
 
 
 def told(text, kind):
@@ -167,7 +167,7 @@ SLACK = {"cwe": 400, "fwe": 100, "niah_multikey_2": 120, "niah_multikey_3": 150,
 
 @settings(max_examples=40, deadline=None)
 @given(
-    task=st.sampled_from([task for task in TASKS if task not in ("pk", "n", "w")]),
+    task=st.sampled_from([task for task in RULER_TASKS if task not in ("pk", "n", "w")]),
     length=st.integers(8000, 12_000),
     index=st.integers(0, 99),
 )
@@ -187,7 +187,7 @@ def test_a_list_of_words_has_an_end():
 
 def test_names():
     assert [canonical(f"niah_single_{n}") for n in (1, 2, 3)] == ["pk", "n", "w"]
-    with pytest.raises(TitansError, match='no needle task "niah_single_4"'):
+    with pytest.raises(TitansError, match='no RULER task "niah_single_4"'):
         canonical("niah_single_4")
 
 
@@ -198,4 +198,4 @@ def test_the_harness_has_the_same_tasks():
         pytest.skip("lm-eval is not installed")
     folder = Path(spec.submodule_search_locations[0], "tasks", "ruler")
     names = {path.stem for path in folder.glob("*.yaml")} - {"ruler", "qa_hotpot", "qa_squad"}
-    assert {canonical(name) for name in names} == set(TASKS)
+    assert {canonical(name) for name in names} == set(RULER_TASKS)

@@ -3,14 +3,14 @@ import pytest
 import torch
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import prepare, score, split, standardize
+from titans.evaluation.forecasting import prepare, score, split_rows, standardize
 
 GENERATOR = np.random.default_rng(0)
 HOURLY = GENERATOR.normal(size=(17420, 2)) * [3, 0.1] + [10, -2]
 
 
 def test_ett_split_of_hours():
-    train, validation, test = split(17420, "ETTh1", "ett", 96)
+    train, validation, test = split_rows(17420, "ETTh1", "ett", 96)
     assert (train, validation, test) == (range(8640), range(8544, 11520), range(11424, 14400))
 
 
@@ -18,13 +18,13 @@ def test_ett_split_of_hours():
     ("name", "frequency"), [("ETTm2.csv", None), ("ettm1", None), ("mine", "15min"), ("ETTh1", "15min")]
 )
 def test_ett_split_of_quarters_of_an_hour(name, frequency):
-    parts = split(69680, name, "ett", 96, frequency)
+    parts = split_rows(69680, name, "ett", 96, frequency)
     assert parts == (range(34560), range(34464, 46080), range(45984, 57600))
 
 
 @pytest.mark.parametrize(("name", "frequency"), [("mine", "h"), ("ETTm1", "h")])
 def test_ett_step_is_taken_over_the_name(name, frequency):
-    assert split(17420, name, "ett", 96, frequency).test.stop == 14400
+    assert split_rows(17420, name, "ett", 96, frequency).test.stop == 14400
 
 
 @pytest.mark.parametrize(("rows", "borders"), [
@@ -36,13 +36,13 @@ def test_ett_step_is_taken_over_the_name(name, frequency):
 def test_custom_split(rows, borders):
     train, validation, test = borders
     expected = (range(train), range(train - 96, validation), range(validation - 96, test))
-    assert split(rows, "mine", "custom", 96) == expected
+    assert split_rows(rows, "mine", "custom", 96) == expected
 
 
 def test_rows_of_weather_and_electricity_are_those_that_papers_print():
     """The iTransformer paper's table of data sets counts the pasts that fit into each part."""
     for rows, printed in ((52696, (36792, 5271, 10540)), (26304, (18317, 2633, 5261))):
-        parts = split(rows, "mine", "custom", 96)
+        parts = split_rows(rows, "mine", "custom", 96)
         assert tuple(len(part) - 96 + 1 for part in parts) == printed
 
 

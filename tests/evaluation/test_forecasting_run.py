@@ -14,7 +14,7 @@ from titans.evaluation.forecasting import score
 from titans.evaluation.forecasting_models import DLINEAR_TRAINING, DLinear, default_config
 from titans.evaluation.forecasting_run import Evaluation, load
 from titans.forecasting.seasonal import seasonal_naive
-from titans.forecasting.training import fit
+from titans.forecasting.training import fit_windows
 from titans.models.forecasting import TitansForForecasting
 
 SMALL = {"context_length": 24, "horizons": [4, 8]}
@@ -45,9 +45,9 @@ def trainings(monkeypatch):
 
     def counted(model, *args, **kwargs):
         begun.append(kwargs)
-        return fit(model, *args, **kwargs)
+        return fit_windows(model, *args, **kwargs)
 
-    monkeypatch.setattr(forecasting_run, "fit", counted)
+    monkeypatch.setattr(forecasting_run, "fit_windows", counted)
     return begun
 
 
@@ -75,7 +75,7 @@ def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path)
     torch.manual_seed(1)
     model = DLinear(24, 8)
     settings = DLINEAR_TRAINING | {"epochs": 2}
-    history = fit(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
+    history = fit_windows(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
     assert by_name["dlinear", 8, 1] == forecasting_run.Measurement("dlinear", 8, 1, *score(model, windows("test", 8)))
     kept = kept_in(tmp_path)["dlinear, horizon 8, seed 1"]
     assert kept["validation_mse"] == history.validation_mse

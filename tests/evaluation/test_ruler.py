@@ -8,7 +8,7 @@ import pytest
 
 from titans.data import byte_tokenizer
 from titans.data.books import Words
-from titans.data.ruler import make_task
+from titans.data.ruler import make_ruler_task
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.ruler import run_ruler, score
@@ -182,7 +182,7 @@ def test_a_titans_model_gives_what_it_gives_on_the_whole_prompt(make_model):
     model, tokenizer = make_model("lmm").double(), byte_tokenizer()
     result = run_ruler(StreamingLM(model, tokenizer, piece_length=100), ["pk"], [650], samples=1)
     whole = StreamingLM(model, tokenizer, piece_length=10_000)
-    task = make_task("pk", whole.count)
+    task = make_ruler_task("pk", whole.count)
     expected = whole.answer(task.sample(650, 0, 0).text, 128)
     assert [answer.text for answer in result.answers] == [expected]
     assert expected

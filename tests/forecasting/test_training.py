@@ -10,7 +10,7 @@ from torch import nn
 from titans.errors import TitansError
 from titans.evaluation.forecasting import score
 from titans.evaluation.forecasting_models import DLinear
-from titans.forecasting.training import fit
+from titans.forecasting.training import fit_windows
 from titans.forecasting.windows import Windows
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -37,7 +37,7 @@ def by(loss):
 def train(seed=0, **options):
     model = dlinear()
     settings = {"epochs": 3, "learning_rate": 0.01, **options}
-    return model, fit(model, TRAIN, VALIDATION, seed=seed, **settings)
+    return model, fit_windows(model, TRAIN, VALIDATION, seed=seed, **settings)
 
 
 def test_learns_and_reports_what_it_left():
@@ -51,7 +51,7 @@ def test_learns_and_reports_what_it_left():
 
 def test_validates_without_dropout():
     model = nn.Sequential(nn.Dropout(0.5), dlinear())
-    history = fit(model, TRAIN, VALIDATION, epochs=2, learning_rate=0.01)
+    history = fit_windows(model, TRAIN, VALIDATION, epochs=2, learning_rate=0.01)
     assert history.validation_mse == pytest.approx(score(model, VALIDATION).mse, rel=1e-6)
 
 
@@ -60,7 +60,7 @@ def test_same_seed_same_weights(same):
     twins = [copy.deepcopy(with_dropout) for _ in range(3)]
     for twin, seed in zip(twins, (1, 1, 2), strict=True):
         torch.rand(seed)  # what was drawn before does not matter
-        fit(twin, TRAIN, VALIDATION, epochs=2, learning_rate=0.01, seed=seed)
+        fit_windows(twin, TRAIN, VALIDATION, epochs=2, learning_rate=0.01, seed=seed)
     same(twins[0].state_dict(), twins[1].state_dict())
     assert not torch.equal(twins[0][1].trend.weight, twins[2][1].trend.weight)
 
@@ -71,7 +71,7 @@ def test_draws_nothing_from_the_generator_outside(same):
     torch.manual_seed(5)
     model = DLinear(24, 6, 5)
     torch.manual_seed(5)
-    fit(model, TRAIN, VALIDATION, epochs=1)
+    fit_windows(model, TRAIN, VALIDATION, epochs=1)
     same(torch.rand(3), expected)
 
 
@@ -113,7 +113,7 @@ class Drifting(nn.Module):
 def test_stops_on_patience_with_the_best_weights():
     zeros = Windows(torch.zeros(10, 1), 1, 1)  # 9 windows: one step an epoch
     model = Drifting()
-    history = fit(
+    history = fit_windows(
         model, zeros, zeros, step=by(lambda p, _: -p.mean()), epochs=50, learning_rate=0.1, decay="cosine", patience=2
     )
     levels = [epoch.validation_mse**0.5 for epoch in history.epochs]
@@ -137,7 +137,7 @@ def test_steps_of_a_model(same):
             return SimpleNamespace(prediction=prediction, loss=F.l1_loss(prediction, future_values))
 
     own = Outputs()
-    history = fit(own, TRAIN, VALIDATION, step=step, epochs=2, learning_rate=0.01)
+    history = fit_windows(own, TRAIN, VALIDATION, step=step, epochs=2, learning_rate=0.01)
     plain, expected = train(epochs=2, step=by(F.l1_loss))
     same(own.net.state_dict(), plain.state_dict())
     assert [e.validation_mse for e in history.epochs] == [e.validation_mse for e in expected.epochs]
@@ -153,11 +153,13 @@ def test_ends_in_time_and_after_one_step_at_least():
 
     seen = []
     start = time.monotonic()
-    history = fit(Slow(24, 6, 5), TRAIN, VALIDATION, epochs=1000, seconds=0.5, progress=lambda *p: seen.append(p))
+    history = fit_windows(
+        Slow(24, 6, 5), TRAIN, VALIDATION, epochs=1000, seconds=0.5, progress=lambda *p: seen.append(p)
+    )
     assert time.monotonic() - start < 3
     assert history.stopped == "seconds"
     assert seen[-1][0] > 0.5
-    shortest = fit(dlinear(), TRAIN, VALIDATION, seconds=1e-9, progress=lambda *p: seen.append(p))
+    shortest = fit_windows(dlinear(), TRAIN, VALIDATION, seconds=1e-9, progress=lambda *p: seen.append(p))
     assert (len(shortest.epochs), shortest.stopped) == (1, "seconds")
 
 
@@ -176,17 +178,17 @@ def test_leaves_no_window_out_of_an_epoch():
             return super().batch(index)
 
     seen = []
-    fit(dlinear(), Recorder(SERIES[:300], 24, 6), VALIDATION, epochs=1, batch_size=100)
+    fit_windows(dlinear(), Recorder(SERIES[:300], 24, 6), VALIDATION, epochs=1, batch_size=100)
     assert sorted(seen) == list(range(271))
     assert seen != sorted(seen)
 
 
 def test_keeps_the_weights_it_came_with_where_training_makes_them_worse(same):
     model = dlinear()
-    fit(model, TRAIN, VALIDATION, epochs=8, learning_rate=0.01, decay="cosine")
+    fit_windows(model, TRAIN, VALIDATION, epochs=8, learning_rate=0.01, decay="cosine")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     expected = score(model, VALIDATION).mse
-    history = fit(model, TRAIN, VALIDATION, step=by(lambda p, y: -F.mse_loss(p, y)), epochs=5, patience=2)
+    history = fit_windows(model, TRAIN, VALIDATION, step=by(lambda p, y: -F.mse_loss(p, y)), epochs=5, patience=2)
     assert (history.best, len(history.epochs), history.start_mse) == (0, 2, expected)
     same(dict(model.state_dict()), before)
 
@@ -197,7 +199,7 @@ def test_shorter_epochs_and_weights_that_are_not_trained():
     model.trend.requires_grad_(False)
     before = model.trend.weight.clone()
     options = {"epochs": 2, "learning_rate": 0.01, "batch_size": 16, "epoch_steps": 3}
-    fit(model, TRAIN, VALIDATION, progress=lambda *p: steps.append(p), weight_decay=0.1, **options)
+    fit_windows(model, TRAIN, VALIDATION, progress=lambda *p: steps.append(p), weight_decay=0.1, **options)
     assert len(steps) == 2 * 3 + 1  # and that it has ended
     assert torch.equal(model.trend.weight, before)
 

@@ -9,7 +9,7 @@ from titans.data import IndexedDataset, PieceDataset
 from titans.errors import TitansError
 from titans.training.arguments import StreamTrainingArguments
 from titans.training.fit import fit
-from titans.training.objective import Objective, WriteGates, logits_at, split
+from titans.training.objective import Objective, WriteGates, logits_at, split_pieces
 from titans.training.trainer import StreamTrainer
 
 IDS = torch.randint(40, (1, 25), generator=torch.Generator().manual_seed(3))
@@ -117,7 +117,7 @@ def test_pieces_of_padded_rows():
     mask = torch.arange(24)[None] < torch.tensor([24, 9])[:, None]
     batch = {"input_ids": IDS[:, :-1].expand(2, -1), "attention_mask": mask.long()}
     whole, cache, parts = model(**batch).logits, None, []
-    for piece in split(batch, 10):
+    for piece in split_pieces(batch, 10):
         logits, output = logits_at(model, piece["attention_mask"].bool(), **piece, cache=cache, use_cache=True)
         parts.append((piece["attention_mask"].bool(), logits))
         cache = output.cache

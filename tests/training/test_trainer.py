@@ -12,7 +12,7 @@ from titans import TitansConfig, TitansForCausalLM
 from titans.data import IndexedDataset, PieceDataset
 from titans.errors import TitansError
 from titans.training.arguments import StreamTrainingArguments
-from titans.training.checkpoints import load_state, save_state
+from titans.training.checkpoints import load_carried_state, save_carried_state
 from titans.training.trainer import StreamTrainer
 
 VOCABULARY = 40
@@ -181,12 +181,12 @@ def test_state_survives_saving(variant, tmp_path):
     state = model(ids, use_cache=True).cache
     mixed = model.initial_state(3).detach().where(torch.tensor([True, False, True]), state)
     for i, saved in enumerate((state, mixed)):
-        save_state(tmp_path / f"{i}.safetensors", saved)
-        loaded = load_state(tmp_path / f"{i}.safetensors", model, 3)
+        save_carried_state(tmp_path / f"{i}.safetensors", saved)
+        loaded = load_carried_state(tmp_path / f"{i}.safetensors", model, 3)
         with torch.no_grad():
             assert torch.equal(model(ids, cache=loaded).logits, model(ids, cache=saved).logits)
     with pytest.raises(TitansError, match=r"is not one of 2 rows"):
-        load_state(tmp_path / "0.safetensors", model, 2)
+        load_carried_state(tmp_path / "0.safetensors", model, 2)
     assert any("layers.0.0" in key for key in load_file(tmp_path / "0.safetensors"))
 
 

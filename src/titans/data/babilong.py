@@ -133,7 +133,7 @@ class Background:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class BabilongSample:
     """A question about a long text.
 
     Args:
@@ -149,7 +149,7 @@ class Sample:
 
 def make_sample(
     story: Story, tokens: int, background: Background | None, count: Callable[[str], int], rng: random.Random
-) -> Sample:
+) -> BabilongSample:
     """Hide the facts of a story among background sentences.
 
     Args:
@@ -174,7 +174,7 @@ def make_sample(
     for position, fact in zip(positions, story.facts, strict=True):
         parts += [*sentences[done:position], fact]
         done = position
-    return Sample(story, " ".join([*parts, *sentences[done:]]), positions)
+    return BabilongSample(story, " ".join([*parts, *sentences[done:]]), positions)
 
 
 def official_stories(folder: Path, task: str, seed: str) -> Iterator[Story]:

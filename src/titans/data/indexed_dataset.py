@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from titans.data.corpora import Document, Source, documents, local_files
-from titans.data.tokenizers import encode_batch, largest_id, text_blocks
+from titans.data.tokenizers import content_blocks, encode_batch, largest_id
 from titans.errors import TitansError
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _batches(read: Iterable[Document]) -> Iterator[list[tuple[str, bool, bool]]]
     """Gather blocks to be encoded together, each with whether it is the first and the last of its document."""
     batch, size = [], 0
     for document in read:
-        for entry in _marked(text_blocks(document.blocks())):
+        for entry in _marked(content_blocks(document.blocks())):
             batch.append(entry)
             size += len(entry[0])
             if size > _BATCH_CHARACTERS:

@@ -113,7 +113,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, blocks: Iterable[str]) -> Iterato
     Yields:
         Consecutive lists of token ids, none empty.
     """
-    for text in text_blocks(blocks):
+    for text in content_blocks(blocks):
         (ids,) = encode_batch(tokenizer, [text])
         if ids:
             yield ids
@@ -157,7 +157,7 @@ def encode_batch(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> li
     return ids
 
 
-def text_blocks(parts: Iterable[str]) -> Iterator[str]:
+def content_blocks(parts: Iterable[str]) -> Iterator[str]:
     """Cut text into blocks where only its content decides, so that the ids do not depend on how it was read.
 
     Args:

@@ -132,7 +132,7 @@ class Questions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class BabilongScore:
     """The answers to one task at one length.
 
     Args:
@@ -175,7 +175,7 @@ class BabilongResult:
     model: str
     write: str
     questions: Questions
-    scores: tuple[Score, ...]
+    scores: tuple[BabilongScore, ...]
 
     def save(self, folder: Path) -> None:
         """Write `babilong.json` and the plot `babilong.png`, each whole or not at all.
@@ -306,11 +306,11 @@ def _ask(
     }
 
 
-def _score(task: str, length: str, answers: list[dict[str, Any]]) -> Score:
+def _score(task: str, length: str, answers: list[dict[str, Any]]) -> BabilongScore:
     correct = sum(is_right(task, given["question"], given["target"], given["answer"]) for given in answers)
     tokens = sum(given["prompt_tokens"] for given in answers) / len(answers)
     majority = max(collections.Counter(given["target"] for given in answers).values()) / len(answers)
-    return Score(task, length, tokens, len(answers), correct, *wilson(correct, len(answers)), majority)
+    return BabilongScore(task, length, tokens, len(answers), correct, *wilson(correct, len(answers)), majority)
 
 
 def _plot(result: BabilongResult) -> Figure:

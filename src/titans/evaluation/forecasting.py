@@ -38,7 +38,7 @@ class Split(NamedTuple):
     test: range
 
 
-def split(rows: int, name: str, protocol: str, context_length: int, frequency: str | None = None) -> Split:
+def split_rows(rows: int, name: str, protocol: str, context_length: int, frequency: str | None = None) -> Split:
     """Say which rows of a data set are for what.
 
     Args:
@@ -158,7 +158,7 @@ def prepare(
     Args:
         values: the data, `[T, C]`: an array or tensor of finite numbers.
         name: what it is called; under "ett" it tells the time step where `frequency` does not.
-        protocol: "ett" or "custom", see `split`. Default "custom".
+        protocol: "ett" or "custom", see `split_rows`. Default "custom".
         context_length: look-back L. Default 96.
         horizons: steps to forecast, one measurement each. Default 96, 192, 336, 720.
         frequency: time step as pandas calls it. Default: by the name.
@@ -179,7 +179,7 @@ def prepare(
         raise TitansError(f"the look-back is {context_length}, expected at least 1")
     if not horizons or min(horizons) < 1 or len(set(horizons)) < len(horizons):
         raise TitansError(f"the horizons are {list(horizons)}, expected different numbers of at least 1, as 96, 192")
-    rows = split(len(series), name, protocol, context_length, frequency)
+    rows = split_rows(len(series), name, protocol, context_length, frequency)
     scaled = standardize(series, rows.train).float()
     benchmark = Benchmark(name, protocol, context_length, tuple(horizons), rows, scaled)
     for part in Split._fields:

@@ -33,7 +33,7 @@ TITANS_TRAINING: dict[str, Any] = {
     "clip": 1.0,
     "epoch_steps": 70,
 }
-"""How a Titans model, or one of its twins, is trained: what `titans.forecasting.training.fit` takes."""
+"""How a Titans model, or one of its twins, is trained: what `titans.forecasting.training.fit_windows` takes."""
 DLINEAR_TRAINING: dict[str, Any] = {
     "epochs": 10,
     "batch_size": 32,

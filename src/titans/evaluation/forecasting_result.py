@@ -37,7 +37,7 @@ class Measurement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mean:
+class MeanScores:
     """Measurements put together.
 
     Args:
@@ -89,7 +89,7 @@ class ForecastingResult:
         """Say in one line what was measured how, and what deviates from the protocol."""
         return f"{self.description}; deviations: {'; '.join(self.deviations) or 'none'}"
 
-    def mean(self, model: str, horizon: int | None = None) -> Mean | None:
+    def mean(self, model: str, horizon: int | None = None) -> MeanScores | None:
         """Put the measurements of a model together.
 
         Args:
@@ -108,7 +108,7 @@ class ForecastingResult:
         whole = table.groupby("seed").filter(lambda found: len(found) == len(wanted))  # seeds that have every horizon
         deviation = whole.groupby("seed")[["mse", "mae"]].mean().std().fillna(0.0)  # 0 with one seed, or none
         mean, off = by_horizon.mean().mean().to_dict(), deviation.to_dict()
-        return Mean(mean["mse"], mean["mae"], off["mse"], off["mae"], int(by_horizon.size().min()))
+        return MeanScores(mean["mse"], mean["mae"], off["mse"], off["mae"], int(by_horizon.size().min()))
 
     def save(self, folder: Path) -> None:
         """Write `forecasting.json` and the plot `forecasting.png` to a folder, each whole or not at all."""

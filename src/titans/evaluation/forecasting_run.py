@@ -29,12 +29,12 @@ from titans.forecasting.frames import interpolate, read_csv
 from titans.forecasting.frequency import season_length
 from titans.forecasting.linear import start_linear
 from titans.forecasting.seasonal import seasonal_naive
-from titans.forecasting.training import Step, fit, mse_step
+from titans.forecasting.training import Step, fit_windows, mse_step
 from titans.io.text import without_compression
 from titans.models.configuration import VARIANTS
 
 UNTRAINED = ("repeat", "seasonal-naive")
-MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
+FORECASTING_MODELS = (*VARIANTS, "dlinear", *UNTRAINED)
 WINDOWS = 3000  # the linear start and validation see so many windows at most, spread evenly: more say little more
 HORIZONS, LOOK_BACK, SEEDS = (96, 192, 336, 720), 96, 3  # the field's
 _FIELDS = dataclasses.fields(Measurement)
@@ -44,7 +44,7 @@ class Run(NamedTuple):
     """One model, trained and tested at one horizon.
 
     Args:
-        model: one of `MODELS`.
+        model: one of `FORECASTING_MODELS`.
         horizon: steps to forecast.
         seed: of its weights and its training; None for what is not trained.
     """
@@ -130,7 +130,7 @@ class Evaluation:
 
         Args:
             folder: where runs, settings and result go; made if it does not exist.
-            models: of `MODELS`.
+            models: of `FORECASTING_MODELS`.
             seeds: how many, from 0. Default 3.
             epochs: most passes over the training windows. Default: the model's (`evaluation.forecasting_models`).
             learning_rate: at the start. Default: the model's.
@@ -176,10 +176,10 @@ class Evaluation:
 
     def _plan(self, models: Sequence[str], seeds: int) -> list[Run]:
         """The runs, in the order of the table; refused where a model cannot do what is asked."""
-        unknown = [model for model in models if model not in MODELS]
+        unknown = [model for model in models if model not in FORECASTING_MODELS]
         if unknown or not models or len(set(models)) < len(models):
             wrong = f'"{unknown[0]}" is no model' if unknown else f"the models are {', '.join(models) or 'none'}"
-            raise TitansError(f"{wrong}: expected different ones of {', '.join(MODELS)}")
+            raise TitansError(f"{wrong}: expected different ones of {', '.join(FORECASTING_MODELS)}")
         if seeds < 1:
             raise TitansError(f"there are {seeds} seeds, expected at least 1")
         if "seasonal-naive" in models and self.season > self.benchmark.context_length:
@@ -236,7 +236,7 @@ class Evaluation:
                     predict = PointForecaster(benchmark.context_length, run.horizon, channels, run.model)
                     start_linear(predict.model, train.every(-(-len(train) // WINDOWS)))
                     step, training = predict.step, TITANS_TRAINING
-            history = fit(
+            history = fit_windows(
                 predict,
                 train,
                 validation.every(-(-len(validation) // WINDOWS)),

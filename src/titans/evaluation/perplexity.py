@@ -89,7 +89,7 @@ def perplexity(
 
     A document may be longer than any memory: it is read, tokenized and predicted in pieces. The first token
     is predicted from the bos token where the tokenizer has one, and is left out otherwise; eos is not
-    predicted. Models of Hugging Face read in windows, see `Windows`.
+    predicted. Models of Hugging Face read in windows, see `DocumentWindows`.
 
     Args:
         model: a causal language model of this package or of Hugging Face, on any device; used in evaluation mode.
@@ -140,11 +140,11 @@ def _in_windows(
     progress: Callable[[int], None] | None,
 ) -> tuple[Losses, _Text, str]:
     """Predict documents with a model of Hugging Face: the losses, what was read, and how."""
-    from titans.evaluation.windows import Windows
+    from titans.evaluation.windows import DocumentWindows
 
     if policy is not None and policy.write != "always":
         raise TitansError(f"write policies are for Titans models, and this is a {model.config.model_type} model")
-    windows, losses = Windows(model, *sizes), Losses()
+    windows, losses = DocumentWindows(model, *sizes), Losses()
     text = _Text(tokenizer, documents, windows.length, windows.overlap)
     for document in text.pieces():
         for first, found in windows.losses(document):

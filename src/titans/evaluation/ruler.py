@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from titans import plots
 from titans.data.books import Words
-from titans.data.ruler import RulerTask, canonical, make_task, needs_books
+from titans.data.ruler import RulerTask, canonical, make_ruler_task, needs_books
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
 from titans.evaluation.progress import Finished, Progress, unheard, unseen, within
@@ -34,11 +34,11 @@ PROTOCOL = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class RulerAnswer:
     """One question, answered or not.
 
     Args:
-        task: of `titans.data.ruler.TASKS`.
+        task: of `titans.data.ruler.RULER_TASKS`.
         length: tokens asked for.
         index: which sample.
         depth: of the needle, percent; None where there is none, or not one alone.
@@ -80,9 +80,9 @@ class RulerResult:
     seed: int
     write: str
     deviations: tuple[str, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[RulerAnswer, ...]
 
-    def of(self, task: str, length: int) -> list[Answer]:
+    def of(self, task: str, length: int) -> list[RulerAnswer]:
         """Return the answers of a task at one length."""
         return [answer for answer in self.answers if (answer.task, answer.length) == (task, length)]
 
@@ -147,7 +147,7 @@ def run_ruler(
 
     Args:
         lm: the model.
-        tasks: of `titans.data.ruler.TASKS`, or by RULER's names.
+        tasks: of `titans.data.ruler.RULER_TASKS`, or by RULER's names.
         lengths: tokens of a sample, those of its answer among them.
         words: the text of the tasks that hide their needles in books.
         samples: of each task and length. Default 500, as RULER.
@@ -166,7 +166,7 @@ def run_ruler(
     for name, given in (("tasks", tasks), ("lengths", lengths)):
         if not given or len(set(given)) < len(given):
             raise TitansError(f"the {name} are {', '.join(map(str, given)) or 'none'}: expected one or more, each once")
-    made = {task: make_task(task, lm.count, words) for task in tasks}
+    made = {task: make_ruler_task(task, lm.count, words) for task in tasks}
     for task in made.values():
         task.check(min(lengths))
     if lm.longest is not None and max(lengths) > lm.longest:
@@ -184,7 +184,7 @@ def run_ruler(
                 key, ask = f"{task.name}/{task.digest}/{length}/{index}", partial(_ask, lm, task, length, seed, index)
                 found = store.result(key, partial(ask, show))
                 references = tuple(found["references"])
-                answers.append(Answer(task.name, length, index, **{**found, "references": references}))
+                answers.append(RulerAnswer(task.name, length, index, **{**found, "references": references}))
                 done += length
             share = math.fsum(answer.score for answer in answers[-samples:]) / samples
             finished(f"{task.name}, {length:,} tokens: {share:.1%} found, {samples} samples")

@@ -23,7 +23,7 @@ from titans.evaluation.progress import Finished, unheard
 from titans.evaluation.results import save_result
 from titans.evaluation.synthetic_training import (
     Budget,
-    Progress,
+    LossProgress,
     Training,
     check,
     generator_for,
@@ -158,7 +158,7 @@ def train_and_score(
     seeds: Sequence[int] = (0,),
     name: str = "model",
     sequences: int = 256,
-    progress: Callable[[int], Progress] | None = None,
+    progress: Callable[[int], LossProgress] | None = None,
     finished: Finished = unheard,
 ) -> SyntheticResult:
     """Train a new model on a synthetic task for each seed, and test it at several sizes.

@@ -19,7 +19,7 @@ from titans.training.objective import Objective
 SCHEDULES = ("cosine", "constant")
 CURVE_POINTS = 50
 _PARTS = {"train": 0, "validation": 1, "test": 2}
-Progress = Callable[[float, float], None]  # share of the training done, loss in nats per answer
+LossProgress = Callable[[float, float], None]  # share of the training done, loss in nats per answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ def train_on(
     sizes: Sequence[Size],
     budget: Budget,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: LossProgress | None = None,
 ) -> Training:
     """Train a causal language model on a synthetic task.
 

@@ -14,7 +14,7 @@ from titans.error_text import refused_as
 from titans.errors import TitansError
 
 
-class Windows:
+class DocumentWindows:
     """How a causal language model of Hugging Face reads a document: whole, or in windows that overlap by half.
 
     A document of up to one window is read whole. Of a longer one, windows are read, each from its own start and half a

@@ -16,7 +16,7 @@ from titans.forecasting.long_frames import ID, Panel, without_short
 from titans.forecasting.numbers import to_numbers
 from titans.forecasting.sentences import listed
 from titans.forecasting.series_state import Points
-from titans.forecasting.training import History, fit
+from titans.forecasting.training import History, fit_windows
 from titans.forecasting.windows import MINIMUM_POINTS, PanelStreams, stream_step
 from titans.models.forecasting import TitansForForecasting
 
@@ -87,7 +87,7 @@ def train(
         static: what is known of each series `[S, Z]`; None: nothing.
         until: how many steps of each series are learned from.
         season: steps after which the series repeat themselves.
-        progress: called after each step of training; see `training.fit`.
+        progress: called after each step of training; see `training.fit_windows`.
 
     Returns:
         The model, in evaluation mode; the losses; and whether it has learned to remember windows.
@@ -121,7 +121,7 @@ def train(
     if not _counts(validation):
         raise TitansError("no value follows others closely enough to learn from: give longer series with fewer gaps")
     start_linear(model, training)
-    history = fit(
+    history = fit_windows(
         model,
         training,
         validation,

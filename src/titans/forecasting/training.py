@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from titans.errors import TitansError
 from titans.forecasting.scores import mean_errors
-from titans.training import fit as loop
-from titans.training.fit import Moment
+from titans.training.fit import Moment, Validation, fit
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 """`step(model, past, future, ...)`: the forecasts `[B, H, C]` and the loss; dots: what else the batches hold."""
@@ -93,7 +92,7 @@ def mse_step(model: nn.Module, past: Tensor, future: Tensor) -> tuple[Tensor, Te
     return prediction, F.mse_loss(prediction, future)
 
 
-def fit(
+def fit_windows(
     model: nn.Module,
     train: Batches,
     validation: Batches,
@@ -188,7 +187,7 @@ def fit(
             progress(moment.done, _line(history))
 
     trained = [parameter for parameter in model.to(device).parameters() if parameter.requires_grad]
-    found = loop.fit(
+    found = fit(
         model,
         losses,
         torch.optim.AdamW(trained, learning_rate, weight_decay=weight_decay),
@@ -196,7 +195,7 @@ def fit(
         rate=rate,
         clip=clip,
         seconds=time_limit,
-        validation=loop.Validation(validate, per_epoch, patience),
+        validation=Validation(validate, per_epoch, patience),
         seed=seed,
         after_step=after_step,
     )

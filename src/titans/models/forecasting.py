@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,12 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from titans.layers.mixer import precise
 from titans.models.arguments import refuse_attentions, wants_hidden_states
-from titans.models.forecasting_configuration import TitansForecastingConfig
+from titans.models.forecasting_configuration import LOSSES, TitansForecastingConfig
 from titans.models.memory_state import MemoryState
 from titans.models.stack import TitansStack
 from titans.ops.tracing import is_concrete
 
 NORM_EPS = 1e-5  # the field's: sqrt(variance + 1e-5)
-LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 @dataclass

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
 
 from titans.layers.memory_config import MemoryConfig
 from titans.models.configuration import StackConfig
 
 TOKENS = ("patch", "variate")
-LOSSES = ("mse", "mae", "huber")
+LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "mae": F.l1_loss, "huber": F.huber_loss}
 
 
 class TitansForecastingConfig(StackConfig):

@@ -21,7 +21,7 @@ from titans.models.segment_recurrence import SegmentRecurrence, SegmentState
 from titans.ops.state import State
 
 
-class Reading(NamedTuple):
+class StackOutput(NamedTuple):
     """What `TitansStack.read` returns."""
 
     hidden: Tensor  # [B, T, D], normalised
@@ -125,7 +125,7 @@ class TitansStack(TitansPreTrainedModel):
         mask: Tensor | None,
         use_cache: bool | None,
         output_hidden_states: bool = False,
-    ) -> Reading:
+    ) -> StackOutput:
         """Read the next vectors of a stream.
 
         Args:
@@ -164,7 +164,7 @@ class TitansStack(TitansPreTrainedModel):
             segment = self.recurrence.initial_state(batch) if state is None else state.segment
             seen, layers, segment = self.recurrence(run, hidden, layers or fresh, segment, mask, fresh)
         final = MemoryState(layers, tokens, provenance, segment) if use_cache else None
-        return Reading(seen[-1], final, tuple(seen) if output_hidden_states else None)
+        return StackOutput(seen[-1], final, tuple(seen) if output_hidden_states else None)
 
     def read_packed(
         self,
@@ -173,7 +173,7 @@ class TitansStack(TitansPreTrainedModel):
         state: MemoryState | None,
         use_cache: bool | None,
         output_hidden_states: bool = False,
-    ) -> Reading:
+    ) -> StackOutput:
         """Read packed rows, each document as a new stream; arguments as of `read`.
 
         Raises:
@@ -190,7 +190,7 @@ class TitansStack(TitansPreTrainedModel):
             return (seen.hidden, *(seen.all_hidden or ()))
 
         found, *all_hidden = packed.read(read, hidden)
-        return Reading(found, None, tuple(all_hidden) if output_hidden_states else None)
+        return StackOutput(found, None, tuple(all_hidden) if output_hidden_states else None)
 
     def _check_checkpointing(self, state: MemoryState | None, use_cache: bool) -> None:
         """Refuse a state, in or out, whose gradients reentrant checkpointing would drop: it sees no tensors inside."""

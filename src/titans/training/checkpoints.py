@@ -93,7 +93,7 @@ def state_path(checkpoint: Path, process: int) -> Path:
     return checkpoint / f"memory_state_{process}.safetensors"
 
 
-def save_state(path: Path, state: MemoryState) -> None:
+def save_carried_state(path: Path, state: MemoryState) -> None:
     """Write the state that a training carries from step to step, of weights that change meanwhile.
 
     Args:
@@ -104,8 +104,8 @@ def save_state(path: Path, state: MemoryState) -> None:
     atomic.write(path, _CARRIED.dump(tensors, {"integers": json.dumps(integers)}))
 
 
-def load_state(path: Path, model: Any, rows: int) -> MemoryState:
-    """Read a state that `save_state` wrote.
+def load_carried_state(path: Path, model: Any, rows: int) -> MemoryState:
+    """Read a state that `save_carried_state` wrote.
 
     Args:
         path: the file.

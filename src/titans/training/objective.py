@@ -113,7 +113,7 @@ class Objective:
         """
         device = next(model.parameters()).device
         batch = {"input_ids": ids.to(device), "labels": labels.to(device)}
-        pieces = split(batch, self.piece_length if is_titans(model) else None)
+        pieces = split_pieces(batch, self.piece_length if is_titans(model) else None)
         targets, tokens = (batch["labels"] != IGNORED).sum(), ids.numel()
         carried: dict[str, Any] = {}
         for piece in pieces:
@@ -126,7 +126,7 @@ class Objective:
                 carried = {"cache": terms.output.cache.detach()}
 
 
-def split(batch: Mapping[str, Any], piece_length: int | None) -> list[dict[str, Any]]:
+def split_pieces(batch: Mapping[str, Any], piece_length: int | None) -> list[dict[str, Any]]:
     """Cut a batch into pieces.
 
     Args:

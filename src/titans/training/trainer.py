@@ -24,14 +24,14 @@ from titans.training.arguments import StreamTrainingArguments
 from titans.training.checkpoints import (
     check_order,
     last_intact_checkpoint,
-    load_state,
+    load_carried_state,
+    save_carried_state,
     save_order,
-    save_state,
     seal,
     state_path,
     unseal,
 )
-from titans.training.objective import Objective, logits_at, resumed, split
+from titans.training.objective import Objective, logits_at, resumed, split_pieces
 
 
 class StreamTrainer(Trainer):
@@ -125,7 +125,7 @@ class StreamTrainer(Trainer):
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Train on one micro-batch, piece by piece; processes add up their gradients after the last."""
-        pieces = split(inputs, self.objective.piece_length)
+        pieces = split_pieces(inputs, self.objective.piece_length)
         if len(pieces) == 1:
             return super().training_step(model, inputs, num_items_in_batch)
         left, losses = self.carried, []
@@ -208,7 +208,7 @@ class StreamTrainer(Trainer):
             path = state_path(checkpoint, self.args.process_index)
             if path.exists():
                 model, rows = self.accelerator.unwrap_model(self.model), self.args.per_device_train_batch_size
-                self.carried = load_state(path, model, rows)
+                self.carried = load_carried_state(path, model, rows)
         return super().train(None if checkpoint is None else str(checkpoint), *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -238,7 +238,7 @@ class _Checkpoints(TrainerCallback):
         if carried is None:
             path.unlink(missing_ok=True)
         else:
-            save_state(path, carried)
+            save_carried_state(path, carried)
         if args.should_save:
             save_order(checkpoint, self.trainer.data_order())
         self.trainer.accelerator.wait_for_everyone()

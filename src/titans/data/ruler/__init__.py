@@ -10,13 +10,13 @@ from collections.abc import Callable
 from titans.data.books import Words
 from titans.data.ruler.counting import CommonWords, FrequentWords
 from titans.data.ruler.needles import NEEDLES, NeedleTask
-from titans.data.ruler.task import RulerTask, Sample
+from titans.data.ruler.task import RulerSample, RulerTask
 from titans.data.ruler.tracking import VariableTracking
 from titans.errors import TitansError
 
-__all__ = ["TASKS", "RulerTask", "Sample", "canonical", "make_task", "needs_books"]
+__all__ = ["RULER_TASKS", "RulerSample", "RulerTask", "canonical", "make_ruler_task", "needs_books"]
 
-TASKS = (*NEEDLES, "vt", "cwe", "fwe")
+RULER_TASKS = (*NEEDLES, "vt", "cwe", "fwe")
 """All tasks; pk, n and w are what RULER calls niah_single_1, niah_single_2 and niah_single_3."""
 
 _SYNONYMS = {"niah_single_1": "pk", "niah_single_2": "n", "niah_single_3": "w"}
@@ -29,8 +29,8 @@ def canonical(name: str) -> str:
         TitansError: there is no such task.
     """
     name = _SYNONYMS.get(name, name)
-    if name not in TASKS:
-        raise TitansError(f'there is no needle task "{name}": expected {", ".join(TASKS)}')
+    if name not in RULER_TASKS:
+        raise TitansError(f'there is no RULER task "{name}": expected {", ".join(RULER_TASKS)}')
     return name
 
 
@@ -39,11 +39,11 @@ def needs_books(name: str) -> bool:
     return name in NEEDLES and NEEDLES[name].haystack == "books"
 
 
-def make_task(name: str, count: Callable[[str], int], words: Words | None = None) -> RulerTask:
+def make_ruler_task(name: str, count: Callable[[str], int], words: Words | None = None) -> RulerTask:
     """Return what makes the samples of a task for one tokenizer.
 
     Args:
-        name: one of `TASKS`, or RULER's name for it.
+        name: one of `RULER_TASKS`, or RULER's name for it.
         count: counts the tokens of a text, without special tokens.
         words: the books or essays of the tasks that need them; the others take none.
 

@@ -14,7 +14,7 @@ from titans.extras import missing
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class RulerSample:
     """One question.
 
     Args:
@@ -85,7 +85,7 @@ class RulerTask(ABC):
         """Refuse a length that some smallest sample is too long for."""
         self._check(self.longest_draft(length), length)
 
-    def sample(self, length: int, seed: int, index: int) -> Sample:
+    def sample(self, length: int, seed: int, index: int) -> RulerSample:
         """Make a sample: as much text as fits.
 
         Args:
@@ -102,7 +102,7 @@ class RulerTask(ABC):
         draft = self.draft(length, random.Random(f"{seed}/{self.name}/{length}/{index}"))
         self._check(draft, length)
         units, tokens = self._fill(draft, length - self.new_tokens)
-        return Sample(draft.text(units), draft.references, draft.depth(units), tokens)
+        return RulerSample(draft.text(units), draft.references, draft.depth(units), tokens)
 
     def _check(self, draft: Draft, length: int) -> None:
         least = self._count(draft.text(draft.least)) + self.new_tokens

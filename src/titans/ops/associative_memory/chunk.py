@@ -14,7 +14,7 @@ from torch import Tensor
 from titans.ops.associative_memory import manual_backward, native
 from titans.ops.associative_memory.arguments import Inputs
 from titans.ops.associative_memory.chunk_autograd import Backend, ChunkFunction, thirds
-from titans.ops.associative_memory.chunk_step import Memory, errors, limited, read, write
+from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, write
 from titans.ops.associative_memory.network import Network, Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
@@ -68,7 +68,7 @@ def chunk_associative_memory(
     q, k, v, theta, decay, eta = (alignment.align(x, 2) for x in (q, k, v, theta, 1 - alpha, eta))
     if decay.dim() == 3:
         decay = decay.unsqueeze(-1)  # [B, H, M, c]
-    memory = Memory(state.weights, state.surprise, state.anchor)
+    memory = ChunkState(state.weights, state.surprise, state.anchor)
     outputs: list[Output] = []
     for span in alignment.spans:
         q_, k_, v_, theta_, decay_, eta_ = (span.cut(x, 2) for x in (q, k, v, theta, decay, eta))
@@ -84,7 +84,7 @@ def chunk_associative_memory(
     return y, norm, memory.state(options.rule, state.offset, alignment.end)
 
 
-def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
+def _run(options: Options, tokens: Tokens, memory: ChunkState, span: Span) -> tuple[ChunkState, list[Output]]:
     """Run through a span's chunks; by the written-out derivative where rows are alike and have one forget gate."""
     backend = _backend(options, tokens, span)
     if backend is None:
@@ -93,7 +93,7 @@ def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[
     def generic(*inputs: Tensor) -> tuple[Tensor, ...]:
         same = options._replace(network=options.network._replace(norm_weight=inputs[6]))
         q, k, v, theta, decay, eta = inputs[:6]
-        start = Memory(*thirds(inputs[7:]))
+        start = ChunkState(*thirds(inputs[7:]))
         memory, outputs = _scan(same, Tokens(q, k, v, theta, decay, eta, None), start, span.ends())
         return torch.cat([y for y, _ in outputs], 2).unflatten(2, (span.chunks, -1)), *memory.weights, *memory.surprise
 
@@ -102,7 +102,7 @@ def _run(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[
     layers = len(memory.weights)
     weights, surprise = rest[:layers], rest[layers : 2 * layers]
     norm = rest[-1].flatten(2, 3) if options.surprise else None
-    return Memory(weights, surprise, weights if span.complete else memory.anchor), [(y.flatten(2, 3), norm)]
+    return ChunkState(weights, surprise, weights if span.complete else memory.anchor), [(y.flatten(2, 3), norm)]
 
 
 def _backend(options: Options, tokens: Tokens, span: Span) -> Backend | None:
@@ -116,13 +116,17 @@ def _backend(options: Options, tokens: Tokens, span: Span) -> Backend | None:
     return manual_backward if worthwhile or options.backend == "manual_backward" else None
 
 
-def _scan(options: Options, tokens: Tokens, memory: Memory, ends: list[bool | Tensor]) -> tuple[Memory, list[Output]]:
+def _scan(
+    options: Options, tokens: Tokens, memory: ChunkState, ends: list[bool | Tensor]
+) -> tuple[ChunkState, list[Output]]:
     size = group_size(len(ends))
     groups = [(group, ends[i * size : (i + 1) * size]) for i, group in enumerate(tokens.groups(size))]
     return scan(partial(_group, options), memory, groups, recompute=len(groups) > 1)
 
 
-def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Tensor]]) -> tuple[Memory, Output]:
+def _group(
+    options: Options, memory: ChunkState, group: tuple[Tokens, list[bool | Tensor]]
+) -> tuple[ChunkState, Output]:
     """Run consecutive chunks; all that does not depend on the memory is computed for all of them at once."""
     tokens, ends = group
     chunks = coefficients(tokens.theta, tokens.decay, tokens.eta, tokens.mask).unbind()
@@ -134,12 +138,12 @@ def _group(options: Options, memory: Memory, group: tuple[Tokens, list[bool | Te
     return memory, (torch.cat(outputs, 2), torch.cat(norms, 2) if norms else None)
 
 
-def _loop(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple[Memory, list[Output]]:
+def _loop(options: Options, tokens: Tokens, memory: ChunkState, span: Span) -> tuple[ChunkState, list[Output]]:
     """Run through a span's chunks in a graph that leaves their number open; these rows are not alike."""
     assert isinstance(span.complete, Tensor)
     assert tokens.mask is not None  # aligned tokens
 
-    def step(memory: Memory, block: list[Tensor]) -> tuple[Memory, list[Tensor]]:
+    def step(memory: ChunkState, block: list[Tensor]) -> tuple[ChunkState, list[Tensor]]:
         q, k, v, theta, decay, eta, mask, end = block
         c = coefficients(theta, decay, eta, mask)
         memory, (y, norm) = _chunk(options, memory, (q, k, v, c, end))
@@ -152,8 +156,8 @@ def _loop(options: Options, tokens: Tokens, memory: Memory, span: Span) -> tuple
 
 
 def _chunk(
-    options: Options, memory: Memory, chunk: tuple[Tensor, Tensor, Tensor, Coefficients, bool | Tensor]
-) -> tuple[Memory, Output]:
+    options: Options, memory: ChunkState, chunk: tuple[Tensor, Tensor, Tensor, Coefficients, bool | Tensor]
+) -> tuple[ChunkState, Output]:
     """Read and write one chunk: queries, keys, values, coefficients, and whether it ends there."""
     network, (q, k, v, c, end) = options.network, chunk
     if options.rule == "token":
@@ -169,7 +173,7 @@ def _chunk(
 
 
 def _token_errors(
-    network: Network, k: Tensor, v: Tensor, c: Coefficients, memory: Memory
+    network: Network, k: Tensor, v: Tensor, c: Coefficients, memory: ChunkState
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Errors of a matrix memory at each token's own weights: one unit lower-triangular solve.
 

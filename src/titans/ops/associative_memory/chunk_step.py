@@ -12,7 +12,7 @@ from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.chunk_alignment import renew
 
 
-class Memory(NamedTuple):
+class ChunkState(NamedTuple):
     """What one chunk hands to the next: L tensors `[B, H, d_in, d_out]` each."""
 
     weights: list[Tensor]
@@ -32,7 +32,7 @@ class Memory(NamedTuple):
         return AssociativeMemoryState(self.weights, self.surprise, self.anchor, end)
 
 
-def errors(network: Network, k: Tensor, v: Tensor, memory: Memory) -> tuple[list[Tensor], list[Tensor], Tensor]:
+def errors(network: Network, k: Tensor, v: Tensor, memory: ChunkState) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """Forward and backward of the keys through the anchor: each layer's inputs and errors, and the last product."""
     inputs, products = [k], [k @ memory.anchor[0]]
     for w in memory.anchor[1:]:
@@ -52,7 +52,7 @@ def limited(network: Network, z: Tensor, deltas: list[Tensor], square: Tensor) -
 
 
 def read(
-    network: Network, q: Tensor, inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory
+    network: Network, q: Tensor, inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: ChunkState
 ) -> Tensor:
     """Read each query at the memory as of its own token."""
     z = q
@@ -63,7 +63,9 @@ def read(
     return network.head(q, z)
 
 
-def write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: Memory, end: bool | Tensor) -> Memory:
+def write(
+    inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: ChunkState, end: bool | Tensor
+) -> ChunkState:
     """Carry weights and surprise over the chunk; rows that end it take a new anchor."""
     weights, surprise = [], []
     for w, s, a, delta in zip(memory.weights, memory.surprise, inputs, deltas, strict=True):
@@ -71,4 +73,4 @@ def write(inputs: list[Tensor], deltas: list[Tensor], c: Coefficients, memory: M
         reached = here.gradient[..., -1, :].mT * delta  # [B, H, b, d]
         weights.append(here.weights[..., -1:, :] * w + here.surprise[..., -1:, :] * s - a.mT @ reached)
         surprise.append(c.memory * s - a.mT @ (c.momentum * delta))
-    return Memory(weights, surprise, renew(memory.anchor, weights, end))
+    return ChunkState(weights, surprise, renew(memory.anchor, weights, end))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory.arguments import Inputs, prepare
-from titans.ops.associative_memory.chunk_step import Memory, errors, limited, read, write
+from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, write
 from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
@@ -117,7 +117,7 @@ def _chunks(
     alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], size, q.device)
     decay = (1 - alpha).unsqueeze(-1) if alpha.dim() == 3 else 1 - alpha
     aligned = [alignment.align(x, 2) for x in (q, k, v, theta, decay, eta)]
-    memory = Memory(state.weights, state.surprise, state.weights if by_token else state.anchor)
+    memory = ChunkState(state.weights, state.surprise, state.weights if by_token else state.anchor)
     chunks: list[tuple[Tensor, ...]] = []
     for span in alignment.spans:
         parts = [span.cut(x, 2).unbind(2) for x in aligned]
@@ -137,12 +137,12 @@ def _chunks(
 def _chunk(
     options: Options,
     gate: Gate[Carry],
-    memory: Memory,
+    memory: ChunkState,
     carry: Carry,
     tokens: tuple[Tensor, ...],
     mask: Tensor | None,
     end: bool | Tensor,
-) -> tuple[Memory, Carry, tuple[Tensor, ...]]:
+) -> tuple[ChunkState, Carry, tuple[Tensor, ...]]:
     """Decide on one chunk, write and read it; outputs are reads, gradient norms and the decision."""
     network, (q, k, v, theta, decay, eta) = options.network, tokens
     inputs, deltas, z = errors(network, k, v, memory)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from titans.ops.associative_memory.chunk_autograd import thirds
 from titans.ops.associative_memory.manual_backward.backward import Gradients, Rewritten, walk_back
-from titans.ops.associative_memory.manual_backward.forward import Constants, Tokens, Trace, read, rewrite, write
+from titans.ops.associative_memory.manual_backward.forward import Constants, GroupTrace, Tokens, read, rewrite, write
 from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 
@@ -28,7 +28,7 @@ GROUP = 1024  # tokens whose states are kept at once and whose reads are one pro
 
 def forward(
     options: Options, inputs: Sequence[Any], keep: bool
-) -> tuple[list[Tensor], list[tuple[list[Tensor], Trace]]]:
+) -> tuple[list[Tensor], list[tuple[list[Tensor], GroupTrace]]]:
     """Run through the groups, keeping their traces where asked to; arguments and results as of `Backend`."""
     batch = len(inputs[0])
     constants = _constants(options, inputs[6], inputs[0])
@@ -52,7 +52,7 @@ def forward(
 
 
 def backward(
-    options: Options, inputs: Sequence[Any], kept: list[tuple[list[Tensor], Trace]], grads: Sequence[Tensor]
+    options: Options, inputs: Sequence[Any], kept: list[tuple[list[Tensor], GroupTrace]], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Go through the groups from the last to the first; arguments and results as of `Backend`."""
     batch, layers = len(inputs[0]), len(inputs[7:]) // 3

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from titans.ops.associative_memory.manual_backward.forward import (
     Constants,
+    GroupTrace,
     Tokens,
-    Trace,
     aim,
     curvature_along,
     ends,
@@ -62,7 +62,7 @@ class Reads(NamedTuple):
 def walk_back(
     constants: Constants,
     tokens: Tokens,
-    trace: Trace,
+    trace: GroupTrace,
     rewritten: Rewritten,
     grad: Tensor,
     after: list[Tensor],
@@ -83,7 +83,7 @@ def walk_back(
     return Chunks(constants, tokens, trace, rewritten, reads).run(after, anchor)
 
 
-def read_backward(constants: Constants, tokens: Tokens, trace: Trace, rewritten: Rewritten, grad: Tensor) -> Reads:
+def read_backward(constants: Constants, tokens: Tokens, trace: GroupTrace, rewritten: Rewritten, grad: Tensor) -> Reads:
     """Transpose `read`: all chunks at once."""
     c, sigma = tokens.c, constants.sigma
     gradient = shortened(c, trace.limits)
@@ -133,7 +133,9 @@ class Chunks:
     Args: as `walk_back`, with the gradients through the reads.
     """
 
-    def __init__(self, constants: Constants, tokens: Tokens, trace: Trace, rewritten: Rewritten, reads: Reads) -> None:
+    def __init__(
+        self, constants: Constants, tokens: Tokens, trace: GroupTrace, rewritten: Rewritten, reads: Reads
+    ) -> None:
         self.constants, self.tokens, self.trace, self.rewritten, self.reads = constants, tokens, trace, rewritten, reads
         sigma, c = constants.sigma, tokens.c
         self.bends = [u * sigma.second(z) for u, z in zip(trace.pulls[:-1], trace.products[:-1], strict=True)]

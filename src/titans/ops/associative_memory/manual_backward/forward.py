@@ -36,7 +36,7 @@ class Tokens(NamedTuple):
     c: Coefficients
 
 
-class Trace(NamedTuple):
+class GroupTrace(NamedTuple):
     """What the forward pass keeps of each token: one tensor per layer, and how far its step was shortened.
 
     Args:
@@ -199,7 +199,7 @@ def read(
 
 def write(
     constants: Constants, tokens: Tokens, start: list[Tensor], anchor: list[Tensor] | None
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Trace]:
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], GroupTrace]:
     """Run through the chunks of a group one after the other.
 
     Args:
@@ -234,11 +234,11 @@ def write(
             torch.mul(here.a, momentum, out=here.by_momentum)
             torch.bmm(here.both.mT, here.delta, out=here.new)
             carry(here, weights, surprise, memory)
-    return states, inputs, deltas, Trace(products, pulls, [], limits)
+    return states, inputs, deltas, GroupTrace(products, pulls, [], limits)
 
 
 def rewrite(
-    constants: Constants, tokens: Tokens, start: list[Tensor], trace: Trace
+    constants: Constants, tokens: Tokens, start: list[Tensor], trace: GroupTrace
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
     """Make states, inputs and errors of a group anew from its trace: as `write`, without the products.
 
