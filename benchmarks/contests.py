@@ -53,7 +53,7 @@ def rate(one: Worker) -> float:
 
 
 def parallel_form_flops(chunk: int, tokens: int = TOKENS, dim: int = 256, heads: int = 4, depth: int = 2) -> float:
-    """FLOPs of the forward pass of the layer: the parallel form (semantics, section 2) and the projections.
+    """FLOPs of the forward pass of the layer: the parallel form (docs/semantics.md, section 2) and the projections.
 
     Per head, token and layer: six products with a weight matrix (five in the first layer: its inputs get no
     error), and two with the other tokens of the chunk.

@@ -9,6 +9,7 @@ import pytest
 import torch
 import typer
 
+import titans
 from titans.cli import app
 from titans.training import load_recipe
 
@@ -70,11 +71,26 @@ def test_links_lead_somewhere(page):
 
 def test_pages_that_the_code_cites_exist():
     cited = re.compile(r"docs/[\w/-]+\.md")
-    for folder in ("src", "tests", "benchmarks", "experiments", "recipes", "deploy"):
+    for folder in ("src", "tests", "benchmarks", "experiments", "recipes", "deploy", "examples"):
         for path in (ROOT / folder).rglob("*.*"):
-            if path.suffix in (".py", ".yaml", ".yml", ".cpp", ".service", ".toml", ".html"):
+            if path.suffix in (".py", ".yaml", ".yml", ".cpp", ".h", ".ipynb", ".service", ".toml", ".html"):
                 for page in cited.findall(path.read_text(encoding="utf-8")):
                     assert (ROOT / page).exists(), f"{path.relative_to(ROOT)} cites {page}"
+
+
+def test_sections_that_are_cited_exist():
+    sections = re.findall(r"^## (\d+)\.", (ROOT / "docs/semantics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for folder in ("src", "tests", "benchmarks", "experiments", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for cited in re.findall(
+                r"semantics\.md, sections? (\d)(?: (?:to|and) (\d))?", path.read_text(encoding="utf-8")
+            ):
+                assert {*filter(None, cited)} <= {*sections}, f"{path.relative_to(ROOT)} cites section {cited}"
+
+
+def test_the_reference_names_what_titans_exports():
+    index = (ROOT / "docs/reference/index.md").read_text(encoding="utf-8")
+    assert not [name for name in titans.__all__ if name not in index and name != "__version__"]
 
 
 @pytest.mark.parametrize("words", [words for page in PAGES for words in commands(page)], ids=shlex.join)

@@ -91,11 +91,8 @@ class NeuralMemory(Mixer):
         norms = ("l2norm", "l2norm", "clip_rms")  # of q, k, v
         self.qkv_proj = ConvolvedProjection(hidden_size, num_heads, norms, config.use_short_conv)
         forget_gates = hidden_size if config.channelwise_forgetting else num_heads
-        self.gate_sizes = [
-            num_heads,
-            num_heads * config.momentum,
-            forget_gates * config.forgetting,
-        ]  # theta, eta, alpha
+        # Of theta, eta and alpha.
+        self.gate_sizes = [num_heads, num_heads * config.momentum, forget_gates * config.forgetting]
         self.gates = nn.Linear(hidden_size, sum(self.gate_sizes))
         widths = [width] + [width * config.expansion] * (config.depth - 1) + [width]
         self.initial_weights = nn.ParameterList(torch.empty(num_heads, i, o) for i, o in pairwise(widths))

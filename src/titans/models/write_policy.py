@@ -138,14 +138,8 @@ class WritePolicy:
             return new
         known = old.threshold.isfinite()  # elsewhere nothing has been measured
         measured = {n: torch.where(known, getattr(old, n), getattr(new, n)) for n in ("mean", "deviation", "smoothed")}
-        return dataclasses.replace(
-            new,
-            **measured,
-            activity=old.activity,
-            written=old.written,
-            skipped=old.skipped,
-            dropped=old.dropped,
-        )
+        counted = {n: getattr(old, n) for n in ("activity", "written", "skipped", "dropped")}
+        return dataclasses.replace(new, **measured, **counted)
 
     def save(self, folder: str | os.PathLike[str], best: str = "always") -> Path:
         """Write `write_policy.json` into a model folder; a crash leaves the old file or the new one.

@@ -17,8 +17,7 @@ class Span(NamedTuple):
         start: first position.
         size: tokens per chunk.
         chunks: number of chunks.
-        complete: whether the stream's chunk ends there: one answer for all, or `[B,
-            count]`.
+        complete: whether the stream's chunk ends there: one answer for all, or `[B, chunks]`.
     """
 
     start: int
