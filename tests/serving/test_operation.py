@@ -6,12 +6,12 @@ import logging
 import shutil
 import signal
 import socket
-import time
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.waiting import until
 from titans.cli import app
 from titans.models.write_policy import WritePolicy
 from titans.persistence import MemoryStore
@@ -24,13 +24,6 @@ BODY = {"model": "tiny", "temperature": 0, "max_tokens": 8, "prompt": "hello", "
 def write_keys(path, *names):
     known = {"alice": "key-of-alice-0123456", "bob": "key-of-bob-012345678"}
     path.write_text(json.dumps({known[name]: name for name in names}))
-
-
-def until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ import httpx
 import openai
 import pytest
 
+from tests.waiting import until
+
 GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 8}
 
 
@@ -84,6 +86,7 @@ def test_a_client_that_leaves_stops_its_generation(serve):
     with server.http.stream("POST", "/v1/completions", json=body) as response:
         next(response.iter_lines())
     complete(server, "hello")  # the only place is free again, long before 4,000 tokens
+    until(lambda: server.http.get("/v1/memories/default/work").status_code == 200)  # saved beside the next request
     tokens = server.http.get("/v1/memories/default/work").json()["tokens"]
     assert 6 < tokens < 2000
 
