@@ -1,6 +1,7 @@
 """What the pages say stays true: their Python runs, their links lead somewhere, their commands parse."""
 
 import importlib.util
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_sections_that_are_cited_exist():
 def test_the_reference_names_what_titans_exports():
     index = (ROOT / "docs/reference/index.md").read_text(encoding="utf-8")
     assert not [name for name in titans.__all__ if name not in index and name != "__version__"]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/reference").glob("*.md")), ids=lambda page: page.name)
+def test_the_reference_names_what_there_is(page):
+    named = re.findall(
+        r"^::: (\S+)(?:\n    options:\n      members: \[(.+)\])?", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for place, members in named:
+        home = pkgutil.resolve_name(place)
+        assert not [name for name in members.split(", ") if name and not hasattr(home, name)], place
 
 
 @pytest.mark.parametrize("words", [words for page in PAGES for words in commands(page)], ids=shlex.join)
