@@ -13,7 +13,7 @@ class SwiGLU(nn.Module):
 
     Args:
         hidden_size: width of input and output.
-        hidden: width between.
+        intermediate_size: width between.
     """
 
     component: ClassVar[str] = "feed-forward"
