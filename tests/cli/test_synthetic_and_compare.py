@@ -78,6 +78,12 @@ def test_state(titans):
     assert printed.endswith("deviations: none\n")
 
 
+def test_a_hybrid_of_listed_layers(titans):
+    options = ("--layers", 2, "--set", "layers=[delta_net,attention]", "--train", "3-6", "--lengths", "6")
+    printed = titans("evaluate", "state", *MODEL, *SHORT, *options).stdout
+    assert "['delta_net', 'attention']" in printed
+
+
 @pytest.mark.parametrize(
     ("task", "definition", "deviation"),
     [

@@ -117,6 +117,8 @@ def _model(
     model |= {name: value for name, value in sizes.items() if value is not None}
     for field in fields or []:
         apply_override(model, field)
+    if variant is None and "layers" in model:  # which say all that a variant says
+        model.pop("variant", None)
     return model
 
 
@@ -157,7 +159,7 @@ def _train_and_test(
             test,
             Budget(**budget),
             seeds=numbers,
-            name=model.get("preset") or model["variant"],
+            name=str(model.get("preset") or model.get("variant") or model.get("layers")),
             sequences=sequences,
             finished=log_line,
             progress=shown,
