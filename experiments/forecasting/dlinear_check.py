@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from titans.evaluation.forecasting import Benchmark, prepare, score
+from titans.evaluation.forecasting import Benchmark, prepare, score_forecasts
 from titans.evaluation.forecasting_models import DLinear
 from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.training import fit_windows
@@ -47,7 +47,7 @@ def run(benchmark: Benchmark, seed: int, **settings: Any) -> dict[str, Any]:
     start, model = time.monotonic(), DLinear(CONTEXT, HORIZON)
     parts = (benchmark.windows(part, HORIZON) for part in ("train", "validation"))
     history = fit_windows(model, *parts, seed=seed, **settings)
-    scores = score(model, benchmark.windows("test", HORIZON))
+    scores = score_forecasts(model, benchmark.windows("test", HORIZON))
     return {
         "seed": seed,
         **settings,
@@ -93,9 +93,9 @@ def main() -> int:
     print(benchmark.describe())
     test = benchmark.windows("test", HORIZON)
     fixed = {
-        "repeat": score(partial(seasonal_naive, horizon=HORIZON, season=1), test),
-        "seasonal naive, 24": score(partial(seasonal_naive, horizon=HORIZON, season=24), test),
-        "least squares": score(least_squares(benchmark), test),
+        "repeat": score_forecasts(partial(seasonal_naive, horizon=HORIZON, season=1), test),
+        "seasonal naive, 24": score_forecasts(partial(seasonal_naive, horizon=HORIZON, season=24), test),
+        "least squares": score_forecasts(least_squares(benchmark), test),
     }
     for name, scores in fixed.items():
         print(f"{name}: {scores.mse:.4f} / {scores.mae:.4f}")

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import prepare, score, split_rows, standardize
+from titans.evaluation.forecasting import prepare, score_forecasts, split_rows, standardize
 
 GENERATOR = np.random.default_rng(0)
 HOURLY = GENERATOR.normal(size=(17420, 2)) * [3, 0.1] + [10, -2]
@@ -84,7 +84,7 @@ def test_constant_channel_keeps_its_scale(close):
 def test_score_is_in_scaled_space():
     """Forecasting the mean of a scaled channel has the variance of the test part as its error, weighted by use."""
     benchmark = prepare(HOURLY, "ETTh1", "ett")
-    scores = score(lambda past: torch.zeros_like(past), benchmark.windows("test", 96))
+    scores = score_forecasts(lambda past: torch.zeros_like(past), benchmark.windows("test", 96))
     scaled = (HOURLY - HOURLY[:8640].mean(0)) / HOURLY[:8640].std(0)
     futures = np.lib.stride_tricks.sliding_window_view(scaled[11520:14400], 96, axis=0)
     assert scores.windows == len(futures) == 2785

@@ -10,7 +10,7 @@ import torch
 
 from titans.errors import TitansError
 from titans.evaluation import forecasting_run
-from titans.evaluation.forecasting import score
+from titans.evaluation.forecasting import score_forecasts
 from titans.evaluation.forecasting_models import DLINEAR_TRAINING, DLinear, default_config
 from titans.evaluation.forecasting_run import Evaluation, load
 from titans.forecasting.seasonal import seasonal_naive
@@ -69,14 +69,16 @@ def test_load(evaluation):
 def test_numbers_are_those_of_training_and_scoring_by_hand(evaluation, tmp_path):
     result = evaluation.measure(tmp_path, ["seasonal-naive", "dlinear"], 2, epochs=2)
     windows = evaluation.benchmark.windows
-    naive = score(lambda past: seasonal_naive(past, 8, 24), windows("test", 8))
+    naive = score_forecasts(lambda past: seasonal_naive(past, 8, 24), windows("test", 8))
     by_name = {(m.model, m.horizon, m.seed): m for m in result.measurements}
     assert by_name["seasonal-naive", 8, None] == forecasting_run.Measurement("seasonal-naive", 8, None, *naive)
     torch.manual_seed(1)
     model = DLinear(24, 8)
     settings = DLINEAR_TRAINING | {"epochs": 2}
     history = fit_windows(model, windows("train", 8), windows("validation", 8), seed=1, **settings)
-    assert by_name["dlinear", 8, 1] == forecasting_run.Measurement("dlinear", 8, 1, *score(model, windows("test", 8)))
+    assert by_name["dlinear", 8, 1] == forecasting_run.Measurement(
+        "dlinear", 8, 1, *score_forecasts(model, windows("test", 8))
+    )
     kept = kept_in(tmp_path)["dlinear, horizon 8, seed 1"]
     assert kept["validation_mse"] == history.validation_mse
     assert kept["windows"] == 80 - 8 + 1

@@ -11,7 +11,7 @@ from titans.data.books import Words
 from titans.data.ruler import make_ruler_task
 from titans.errors import TitansError
 from titans.evaluation.intervals import wilson
-from titans.evaluation.ruler import run_ruler, score
+from titans.evaluation.ruler import references_found, run_ruler
 from titans.evaluation.streaming_lm import StreamingLM
 
 pytest.importorskip("wonderwords", reason="wonderwords is not installed")
@@ -56,7 +56,7 @@ class Half:
     ],
 )
 def test_metric(text, references, expected):
-    assert score(text, references) == expected
+    assert references_found(text, references) == expected
 
 
 def test_counts_what_is_found_by_depth_and_length(tmp_path):

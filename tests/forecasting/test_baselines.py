@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import score
+from titans.evaluation.forecasting import score_forecasts
 from titans.evaluation.forecasting_models import DLinear
 from titans.forecasting.seasonal import seasonal_naive
 from titans.forecasting.windows import Windows
@@ -22,8 +22,8 @@ def test_seasonal_naive(season, horizon, same):
 def test_seasonal_naive_knows_a_season():
     series = torch.sin(torch.arange(200) * 2 * torch.pi / 12)[:, None]
     windows = Windows(series, 30, 17)
-    assert score(lambda past: seasonal_naive(past, 17, 12), windows).mse < 1e-10
-    assert score(lambda past: seasonal_naive(past, 17, 11), windows).mse > 0.05
+    assert score_forecasts(lambda past: seasonal_naive(past, 17, 12), windows).mse < 1e-10
+    assert score_forecasts(lambda past: seasonal_naive(past, 17, 11), windows).mse > 0.05
 
 
 def test_seasonal_naive_refuses():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import score
+from titans.evaluation.forecasting import score_forecasts
 from titans.evaluation.forecasting_models import DLinear
 from titans.forecasting.training import fit_windows
 from titans.forecasting.windows import Windows
@@ -41,9 +41,9 @@ def train(seed=0, **options):
 
 
 def test_learns_and_reports_what_it_left():
-    before = score(dlinear(), VALIDATION).mse
+    before = score_forecasts(dlinear(), VALIDATION).mse
     model, history = train(epochs=8, decay="cosine")
-    assert history.validation_mse == score(model, VALIDATION).mse < 0.1 * before
+    assert history.validation_mse == score_forecasts(model, VALIDATION).mse < 0.1 * before
     assert history.epochs[-1].training_loss < history.epochs[0].training_loss
     assert history.stopped == "epochs"
     assert model.training
@@ -52,7 +52,7 @@ def test_learns_and_reports_what_it_left():
 def test_validates_without_dropout():
     model = nn.Sequential(nn.Dropout(0.5), dlinear())
     history = fit_windows(model, TRAIN, VALIDATION, epochs=2, learning_rate=0.01)
-    assert history.validation_mse == pytest.approx(score(model, VALIDATION).mse, rel=1e-6)
+    assert history.validation_mse == pytest.approx(score_forecasts(model, VALIDATION).mse, rel=1e-6)
 
 
 def test_same_seed_same_weights(same):
@@ -187,7 +187,7 @@ def test_keeps_the_weights_it_came_with_where_training_makes_them_worse(same):
     model = dlinear()
     fit_windows(model, TRAIN, VALIDATION, epochs=8, learning_rate=0.01, decay="cosine")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    expected = score(model, VALIDATION).mse
+    expected = score_forecasts(model, VALIDATION).mse
     history = fit_windows(model, TRAIN, VALIDATION, step=by(lambda p, y: -F.mse_loss(p, y)), epochs=5, patience=2)
     assert (history.best, len(history.epochs), history.start_mse) == (0, 2, expected)
     same(dict(model.state_dict()), before)

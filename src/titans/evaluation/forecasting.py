@@ -187,7 +187,7 @@ def prepare(
     return benchmark
 
 
-def score(predict: Predict, windows: Windows, *, batch_size: int = 256) -> Scores:
+def score_forecasts(predict: Predict, windows: Windows, *, batch_size: int = 256) -> Scores:
     """Forecast every window, without gradients, and measure the errors.
 
     Args:

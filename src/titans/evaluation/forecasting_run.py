@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from titans.errors import TitansError
-from titans.evaluation.forecasting import Benchmark, Predict, prepare, score
+from titans.evaluation.forecasting import Benchmark, Predict, prepare, score_forecasts
 from titans.evaluation.forecasting_models import (
     DLINEAR_TRAINING,
     TITANS_TRAINING,
@@ -254,7 +254,7 @@ class Evaluation:
                 "start_mse": history.start_mse,
                 "stopped": history.stopped,
             }
-        scores = score(predict, benchmark.windows("test", run.horizon))
+        scores = score_forecasts(predict, benchmark.windows("test", run.horizon))
         measured = run._asdict() | scores._asdict()
         return {**measured, **kept, "seconds": round(time.monotonic() - start, 2)}
 

@@ -125,7 +125,7 @@ class RulerResult:
         return {**content, "answers": content.pop("answers")}  # the long part last
 
 
-def score(text: str, references: Sequence[str]) -> float:
+def references_found(text: str, references: Sequence[str]) -> float:
     """Return the share of references that a text holds, case aside."""
     held = [reference.lower() in text.lower() for reference in references]
     return sum(held) / len(held)
@@ -202,7 +202,7 @@ def _ask(
         "tokens": sample.tokens,
         "references": sample.references,
         "text": text,
-        "score": score(text, sample.references),
+        "score": references_found(text, sample.references),
     }
 
 
