@@ -12,6 +12,7 @@ import typer
 
 import titans
 from titans.cli import app
+from titans.layers.registry import MIXERS
 from titans.training import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +93,13 @@ def test_sections_that_are_cited_exist():
 def test_the_reference_names_what_titans_exports():
     index = (ROOT / "docs/reference/index.md").read_text(encoding="utf-8")
     assert not [name for name in titans.__all__ if name not in index and name != "__version__"]
+
+
+def test_the_page_of_models_names_every_mixer():
+    text = (ROOT / "docs/guide/models.md").read_text(encoding="utf-8")
+    ours = [name for name, make in MIXERS.items() if make.func.__self__.__module__.startswith("titans.")]
+    assert "memory" in ours
+    assert not [name for name in ours if f"`{name}`" not in text]
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/reference").glob("*.md")), ids=lambda page: page.name)
