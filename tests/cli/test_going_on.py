@@ -60,6 +60,6 @@ def test_where_nothing_is_kept_nothing_is_promised(titans, interrupted, monkeypa
         tmp_path, model_folder
     )
     monkeypatch.setattr(StreamingLM, "answer", lambda self, *_, **__: "an answer")
-    interrupted(*((ruler, "score") if name == "ruler" else (synthetic, "train_on")))
+    interrupted(*((ruler, "references_found") if name == "ruler" else (synthetic, "train_on")))
     result = titans(*command[name], status=130)
     assert result.stderr.endswith("\ninterrupted\n")
