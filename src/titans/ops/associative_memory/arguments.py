@@ -43,19 +43,6 @@ def prepare(
 ) -> tuple[Options, Inputs, AssociativeMemoryState]:
     """Check the arguments of `associative_memory` and bring them to the form that its backends take.
 
-    Args:
-        inputs: q, k, v, theta, alpha and eta.
-        state: as there, like all others.
-        mask: see there.
-        chunk_size: see there.
-        rule: see there.
-        activation: see there.
-        residual: see there.
-        norm_weight: see there.
-        limit_steps: see there.
-        surprise: compute the gradient norms.
-        backend: see there.
-
     Returns:
         The options, the inputs, and the state of B rows.
 
