@@ -29,7 +29,8 @@ from titans.data.babilong_prompts import bare_prompt
 from titans.data.corpora import Document, documents
 from titans.data.synthetic.task import Size, SyntheticTask, parse_sizes
 from titans.data.tokenizers import load_tokenizer
-from titans.evaluation.babilong import Questions, run_babilong
+from titans.evaluation.babilong import run_babilong
+from titans.evaluation.babilong_questions import Questions
 from titans.evaluation.results import save_result
 from titans.evaluation.streaming_lm import StreamingLM
 from titans.evaluation.synthetic_training import Budget

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from titans.data import byte_tokenizer
-from titans.evaluation.babilong import Questions, run_babilong
+from titans.evaluation.babilong import run_babilong
+from titans.evaluation.babilong_questions import Questions
 from titans.evaluation.streaming_lm import load_streaming_lm
 
 

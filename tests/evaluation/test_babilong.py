@@ -10,8 +10,9 @@ import pytest
 
 from titans.data.babi import LABELS
 from titans.errors import TitansError
-from titans.evaluation.babilong import Questions, run_babilong
+from titans.evaluation.babilong import run_babilong
 from titans.evaluation.babilong_metric import is_right
+from titans.evaluation.babilong_questions import Questions
 from titans.evaluation.intervals import wilson
 
 _spec = importlib.util.spec_from_file_location("babi_solver", Path(__file__).parents[1] / "data" / "babi_solver.py")

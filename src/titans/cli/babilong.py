@@ -48,7 +48,8 @@ def babilong(
 
     [bold]Example:[/] titans evaluate babilong runs/tiny-cpu --tasks qa1 --lengths 0k,4k --background books
     """
-    from titans.evaluation.babilong import Questions, run_babilong
+    from titans.evaluation.babilong import run_babilong
+    from titans.evaluation.babilong_questions import Questions
 
     questions = Questions(
         tuple(task.lower() for task in words(tasks)),

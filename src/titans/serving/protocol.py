@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from titans.models.memory_state import MemoryState
-from titans.models.write_policy import WriteCounts
+from titans.models.write_policy import WriteCounts, memory_norm, write_counts
 from titans.persistence import MemoryInfo
 
 
@@ -148,6 +148,18 @@ class MemoryReport:
     bytes: int
     norm: float
     counts: WriteCounts
+
+    @classmethod
+    def of(cls, state: MemoryState, info: MemoryInfo | None, before: WriteCounts, read: int) -> MemoryReport:
+        """Report on the memory that a request left, which has read some tokens and whose counts were others before."""
+        after = write_counts(state)[0]
+        if after.total:
+            fields = ("written", "skipped", "dropped")
+            written, skipped, dropped = (getattr(after, name) - getattr(before, name) for name in fields)
+        else:  # a state without a policy counts nothing, and writes every token
+            written, skipped, dropped = read * after.layers, 0, 0
+        counts = WriteCounts(written, skipped, dropped, after.layers)
+        return cls(info, state.tokens, state.nbytes if info is None else info.bytes, memory_norm(state)[0], counts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 
 from titans.errors import TitansError
 from titans.models.memory_state import MemoryState
-from titans.models.write_policy import WriteCounts, WritePolicy, memory_norm, write_counts, write_modes
+from titans.models.write_policy import WritePolicy, write_counts, write_modes
 from titans.persistence import MemoryInfo, MemoryStore, StateFileError, StoreCounts, StoreError
 from titans.serving.engine import Engine
 from titans.serving.errors import ApiError, as_api_error
@@ -25,7 +25,6 @@ from titans.serving.protocol import (
     Delta,
     EngineFailure,
     EngineRequest,
-    EngineResult,
     Event,
     Finished,
     MemoryReport,
@@ -211,15 +210,17 @@ class Service:
                 if cancelled.is_set():
                     raise _left()
                 stored = await self.on_kept(self.store.get, tenant, asked.memory)
-                check_version(asked.expected, 0 if stored is None else stored.version)
+                version = 0 if stored is None else stored.version
+                check_version(asked.expected, version)
                 state = self._rewritten(self.fresh if stored is None else stored.state, asked)
 
                 async def save(state: MemoryState) -> MemoryInfo:
-                    version = None if stored is None else stored.version
                     try:
                         return await self.on_disk(self.store.put, tenant, asked.memory, state, expected=version)
                     except StoreError as error:
-                        raise _unsaved(error) from error
+                        told = as_api_error(error)
+                        message = f"the memory was not saved and is as it was before this request: {told.message}"
+                        raise ApiError(told.status, message, told.code) from error
 
                 tell(await self._generate(tenant, asked, state, tell, cancelled, save))
         except Exception as error:
@@ -244,9 +245,7 @@ class Service:
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
         prompt = self._prompt(asked, state)
-        request = EngineRequest(
-            prompt, state, asked.params, keep=save is not None, emit=emit, tenant=tenant
-        )  # fmt: skip
+        request = EngineRequest(prompt, state, asked.params, keep=save is not None, emit=emit, tenant=tenant)
         watcher = asyncio.create_task(_when(cancelled, request))
         self.engine.submit(request)
         try:
@@ -256,23 +255,12 @@ class Service:
             watcher.cancel()
         if isinstance(event, EngineFailure):
             raise ApiError(500, "the model failed: the server's log says why", "model_failed") from event.error
-        return await self._finished(event, len(prompt), before, save)
-
-    async def _finished(
-        self, event: EngineResult, prompt_tokens: int, before: WriteCounts, save: Callable[[MemoryState], Any] | None
-    ) -> Finished:
         if event.state is None:
             raise _left()
         info = None if save is None else await save(event.state)
-        report = MemoryReport(
-            info,
-            event.state.tokens,
-            event.state.nbytes if info is None else info.bytes,
-            memory_norm(event.state)[0],
-            _since(before, write_counts(event.state)[0], event.read),
-        )
+        report = MemoryReport.of(event.state, info, before, event.read)
         self.metrics.remembered(report)
-        return Finished(event.reason, prompt_tokens, event.said, report)
+        return Finished(event.reason, len(prompt), event.said, report)
 
     def _prompt(self, asked: ServiceRequest, state: MemoryState) -> list[int]:
         """Put together what is to be read, with the bos token at the start of a stream and nowhere else."""
@@ -301,23 +289,8 @@ class Service:
         return self.gated.start(state)
 
 
-def _unsaved(error: StoreError) -> ApiError:
-    told = as_api_error(error)
-    message = f"the memory was not saved and is as it was before this request: {told.message}"
-    return ApiError(told.status, message, told.code)
-
-
 def _left() -> ApiError:
     return ApiError(499, "the client left before its prompt was read", "cancelled")
-
-
-def _since(before: WriteCounts, after: WriteCounts, read: int) -> WriteCounts:
-    """Count what a request did; a state without a policy counts nothing, and writes every token."""
-    if not after.total:
-        return WriteCounts(read * after.layers, 0, 0, after.layers)
-    fields = ("written", "skipped", "dropped")
-    written, skipped, dropped = (getattr(after, name) - getattr(before, name) for name in fields)
-    return WriteCounts(written, skipped, dropped, after.layers)
 
 
 async def _when(cancelled: asyncio.Event, request: EngineRequest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +18,12 @@ from titans.data.packing import PieceDataset
 from titans.data.tokenizers import BYTES, check_vocabulary, largest_id, load_tokenizer
 from titans.error_text import first_line
 from titans.errors import TitansError
-from titans.io import atomic
-from titans.io.yaml import format_yaml, parse_yaml
 from titans.models.configuration import TitansConfig
 from titans.models.modeling import TitansForCausalLM
 from titans.training.arguments import StreamTrainingArguments
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
-from titans.training.checkpoints import ELSEWHERE, last_intact_checkpoint
+from titans.training.checkpoints import last_intact_checkpoint
+from titans.training.experiment import check_same_experiment, save_recipe
 from titans.training.pretrained import load_config, load_model
 from titans.training.recipe import Recipe
 from titans.training.trainer import StreamTrainer
@@ -33,8 +31,6 @@ from titans.training.trainer import StreamTrainer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_RECIPE_FILE = "recipe.yaml"
-_FIXED_TRAINING = ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
 _LEAST_TRAINING = {  # what transformers accepts and then cannot work with
     "per_device_train_batch_size": 1,
     "per_device_eval_batch_size": 1,
@@ -43,8 +39,6 @@ _LEAST_TRAINING = {  # what transformers accepts and then cannot work with
     "learning_rate": 0,
     "weight_decay": 0,
 }
-
-
 _SEEDS = 1 << 32  # that NumPy can be seeded with
 
 
@@ -93,7 +87,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     model = build_model(recipe.model, tokenizer)
     checkpoint = last_intact_checkpoint(folder)
     if checkpoint is not None:
-        _check_same_experiment(folder / _RECIPE_FILE, recipe)
+        check_same_experiment(folder, recipe)
     size = model.num_parameters() / 1e6
     report(f"model: {size:,.2f} M parameters ({model.config.kind}), on {args.device}")
 
@@ -102,7 +96,7 @@ def train(recipe: Recipe, *, report: Callable[[str], None] = print) -> TrainingR
     tokens, documents = len(train_set.documents.tokens), len(train_set.documents)
     report(f"data: {tokens:,} tokens in {documents:,} documents, {len(train_set):,} batches an epoch")
     if args.should_save:
-        atomic.write(folder / _RECIPE_FILE, format_yaml(_as_yaml(recipe)).encode())
+        save_recipe(folder, recipe)
 
     try:
         trainer = StreamTrainer(model, args, train_set, evaluation_set, processing_class=tokenizer)
@@ -291,34 +285,3 @@ def _divergence(folder: Path, error: ValueError) -> str:
 
 def _say_nothing(line: str) -> None:
     """What the other processes report."""
-
-
-def _check_same_experiment(path: Path, recipe: Recipe) -> None:
-    """Refuse to go on from the checkpoints of another experiment: silently, that would be a third one."""
-    try:
-        before = _decisive(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise TitansError(f"{path.parent} holds checkpoints but no readable {path.name}: {ELSEWHERE}") from error
-    now = _decisive(_as_yaml(recipe))
-    for key in before | now:
-        if before.get(key) != now.get(key):
-            raise TitansError(
-                f"{path.parent} holds checkpoints of another experiment ({key} was {before.get(key)}, now "
-                f"it is {now.get(key)}): {ELSEWHERE}"
-            )
-
-
-def _decisive(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training cannot go on without, by dotted key."""
-    training = {key: value for key, value in recipe["training"].items() if key in _FIXED_TRAINING}
-    sections = {"model": recipe["model"], "data": recipe["data"], "training": training}
-    decisive = {"tokenizer": recipe["tokenizer"]}
-    for name, section in sections.items():
-        decisive |= {f"{name}.{k}": v for k, v in section.items()} if isinstance(section, Mapping) else {name: section}
-    return decisive
-
-
-def _as_yaml(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as plain YAML values, defaults included."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe), default=str))
-    return plain
