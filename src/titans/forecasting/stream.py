@@ -57,8 +57,7 @@ class ForecastStream:
         static_covariates: `[S, Z]`, where the model has some.
 
     Raises:
-        TitansError: no series or no channel, other channels than the model mixes, or static covariates of another
-            shape.
+        TitansError: no series or channel, other channels than the model mixes, or other static covariates than it has.
     """
 
     def __init__(
@@ -75,8 +74,7 @@ class ForecastStream:
             raise TitansError(f"a stream of {series} series of {channels} channels: expected at least 1 of each")
         if config.channel_mixing and channels != config.num_channels:
             raise TitansError(f"the stream has {channels} channels and the model mixes {config.num_channels}")
-        self.model = model
-        self._channels = channels
+        self.model, self._channels = model, channels
         self._static = self._known("static", static_covariates, [series, config.num_static_covariates])
         self._length: int = config.context_length
         dtype = torch.promote_types(model.dtype, torch.float32)
