@@ -92,7 +92,7 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class DemoTraining:
     """How a model was trained.
 
     Args:
@@ -120,7 +120,9 @@ def model_fields() -> dict[str, dict[str, Any]]:
     }
 
 
-def train(model: TitansForCausalLM, text: TextPieces, plan: Plan, progress: Callable[[float, Point], None]) -> Training:
+def train(
+    model: TitansForCausalLM, text: TextPieces, plan: Plan, progress: Callable[[float, Point], None]
+) -> DemoTraining:
     """Train one model.
 
     Each step sums the loss of a batch of text and that of a batch of facts, drawn with the same seeds for every model.
@@ -163,4 +165,4 @@ def train(model: TitansForCausalLM, text: TextPieces, plan: Plan, progress: Call
     limit = plan.seconds * TIME_SHARE[model.config.variant]
     done = fit(model, losses, optimizer, steps=plan.steps, rate=rate, seconds=limit, after_step=after_step)
     model.train(False)
-    return Training(curve, done.steps, done.seconds, read / done.seconds)
+    return DemoTraining(curve, done.steps, done.seconds, read / done.seconds)

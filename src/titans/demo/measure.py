@@ -13,7 +13,7 @@ from titans.data.corpora import Document
 from titans.data.synthetic.fact_recall import FactRecall
 from titans.data.synthetic.text_pieces import TextPieces
 from titans.data.tokenizers import byte_tokenizer
-from titans.demo.experiment import WINDOW, Plan, Training
+from titans.demo.experiment import WINDOW, DemoTraining, Plan
 from titans.evaluation.perplexity import PerplexityResult, perplexity
 from titans.evaluation.synthetic import Score, score
 from titans.models.modeling import TitansForCausalLM
@@ -42,7 +42,7 @@ class ModelReport:
     parameters: int
     state_bytes: int
     peak_memory: int
-    training: Training
+    training: DemoTraining
     text: PerplexityResult
     recall: dict[int, Score]
     sample: str
@@ -51,7 +51,7 @@ class ModelReport:
 def measure(
     name: str,
     model: TitansForCausalLM,
-    training: Training,
+    training: DemoTraining,
     held_out: TextPieces,
     plan: Plan,
     progress: Callable[[str], None],

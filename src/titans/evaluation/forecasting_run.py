@@ -40,7 +40,7 @@ HORIZONS, LOOK_BACK, SEEDS = (96, 192, 336, 720), 96, 3  # the field's
 _FIELDS = dataclasses.fields(Measurement)
 
 
-class Run(NamedTuple):
+class ForecastingRun(NamedTuple):
     """One model, trained and tested at one horizon.
 
     Args:
@@ -174,7 +174,7 @@ class Evaluation:
         together.save(folder)
         return together
 
-    def _plan(self, models: Sequence[str], seeds: int) -> list[Run]:
+    def _plan(self, models: Sequence[str], seeds: int) -> list[ForecastingRun]:
         """The runs, in the order of the table; refused where a model cannot do what is asked."""
         unknown = [model for model in models if model not in FORECASTING_MODELS]
         if unknown or not models or len(set(models)) < len(models):
@@ -188,7 +188,7 @@ class Evaluation:
                 f"{self.benchmark.context_length}: use a longer look-back, or leave seasonal-naive out"
             )
         return [
-            Run(model, horizon, seed)
+            ForecastingRun(model, horizon, seed)
             for model in models
             for horizon in self.benchmark.horizons
             for seed in ([None] if model in UNTRAINED else range(seeds))
@@ -214,7 +214,9 @@ class Evaluation:
             "dlinear_training": DLINEAR_TRAINING | changes,
         }
 
-    def _train_and_test(self, run: Run, changes: dict[str, Any], seconds: float, progress: Progress) -> dict[str, Any]:
+    def _train_and_test(
+        self, run: ForecastingRun, changes: dict[str, Any], seconds: float, progress: Progress
+    ) -> dict[str, Any]:
         """Train and test; what is to be kept of it."""
         start, benchmark = time.monotonic(), self.benchmark
         kept: dict[str, Any] = {}

@@ -16,7 +16,7 @@ States = list[list[State]]  # of each block's mixers
 Hidden = list[
     Tensor
 ]  # what the caller wants of the blocks: the normalised outputs, or all hidden states before them, too
-Run = Callable[[Tensor, States | None, Tensor | None], tuple[Hidden, States]]
+RunBlocks = Callable[[Tensor, States | None, Tensor | None], tuple[Hidden, States]]
 Rows = bool | Tensor  # one answer for all rows, or one for each, `[B]`
 
 
@@ -79,7 +79,7 @@ class SegmentRecurrence(nn.Module):
         return SegmentState(self.memory.clone().expand(batch_size, -1, -1), 0)
 
     def forward(
-        self, run: Run, x: Tensor, states: States, segment: SegmentState, mask: Tensor | None, fresh: States
+        self, run: RunBlocks, x: Tensor, states: States, segment: SegmentState, mask: Tensor | None, fresh: States
     ) -> tuple[Hidden, States, SegmentState]:
         """Read the next tokens of a stream, segment by segment.
 
@@ -118,7 +118,7 @@ def _parts(alignment: ChunkAlignment, x: Tensor, offset: int | Tensor) -> list[P
     return [Part(*part) for part in zip(x.split(sizes, 1), masks, starts, ends, strict=True)]
 
 
-def _read(run: Run, part: Part, memory: Tensor, states: States, fresh: States) -> tuple[Hidden, Tensor, States]:
+def _read(run: RunBlocks, part: Part, memory: Tensor, states: States, fresh: States) -> tuple[Hidden, Tensor, States]:
     """Read a part of a segment, with the memory before it where it starts and after it where it ends."""
     (x, mask, start, end), count = part, memory.shape[1]
     pieces = [(memory, start), (x, True), (memory, end)]

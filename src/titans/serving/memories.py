@@ -14,15 +14,14 @@ from titans.serving.completions import DEFAULT_USER, memory_name
 from titans.serving.idempotency import Expected, check_version
 from titans.serving.openapi import API, KEPT, documented
 from titans.serving.requests import ForkRequest, Name
-from titans.serving.responses import SEPARATOR, Deleted, Memories, describe
-from titans.serving.responses import Memory as Kept
+from titans.serving.responses import SEPARATOR, Deleted, Memories, Memory, describe
 from titans.serving.service import Service
 
 router = APIRouter(prefix="/v1/memories")
 _FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
 PART_BYTES = 1 << 20  # bytes of a file that are sent at once
 User = Annotated[Name, Path()]
-Memory = Annotated[Name, Path()]
+MemoryName = Annotated[Name, Path()]
 
 
 @router.get("", response_model=None, responses=documented((*API, 507), Memories))
@@ -42,8 +41,8 @@ async def list_memories(
     return {"object": "list", "data": [describe(info) for info in found[:limit]], "has_more": len(found) > limit}
 
 
-@router.get("/{user}/{memory}", response_model=None, responses=documented(KEPT, Kept))
-async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, Any]:
+@router.get("/{user}/{memory}", response_model=None, responses=documented(KEPT, Memory))
+async def get_memory(user: User, memory: MemoryName, request: Request) -> dict[str, Any]:
     """Describe a memory."""
     service, tenant = _served(request)
     with service.slot(tenant):
@@ -54,29 +53,29 @@ async def get_memory(user: User, memory: Memory, request: Request) -> dict[str, 
 
 
 @router.delete("/{user}/{memory}", response_model=None, responses=documented(KEPT, Deleted))
-async def delete_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
+async def delete_memory(user: User, memory: MemoryName, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Delete a memory."""
     await _alone(request, user, memory, expected, MemoryStore.delete)
     return {"id": memory_name(user, memory), "object": "memory.deleted", "deleted": True}
 
 
-@router.post("/{user}/{memory}/fork", response_model=None, responses=documented(KEPT, Kept))
+@router.post("/{user}/{memory}/fork", response_model=None, responses=documented(KEPT, Memory))
 async def fork_memory(
-    user: User, memory: Memory, body: ForkRequest, request: Request, expected: Expected = None
+    user: User, memory: MemoryName, body: ForkRequest, request: Request, expected: Expected = None
 ) -> dict[str, Any]:
     """Branch a memory: a new one that starts as this one is."""
     to = memory_name(user, body.to)
     return describe(await _alone(request, user, memory, expected, MemoryStore.fork, to, also=to))
 
 
-@router.post("/{user}/{memory}/reset", response_model=None, responses=documented(KEPT, Kept))
-async def reset_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
+@router.post("/{user}/{memory}/reset", response_model=None, responses=documented(KEPT, Memory))
+async def reset_memory(user: User, memory: MemoryName, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Let a memory start anew."""
     return describe(await _alone(request, user, memory, expected, MemoryStore.reset, _served(request)[0].fresh))
 
 
 @router.get("/{user}/{memory}/export", response_class=Response, responses=documented(KEPT, content={_FILE: _BYTES}))
-async def export_memory(user: User, memory: Memory, request: Request) -> Response:
+async def export_memory(user: User, memory: MemoryName, request: Request) -> Response:
     """Download a memory as a state file."""
     service, tenant = _served(request)
     with service.slot(tenant):
@@ -88,10 +87,10 @@ async def export_memory(user: User, memory: Memory, request: Request) -> Respons
 @router.put(
     "/{user}/{memory}/import",
     response_model=None,
-    responses=documented(KEPT, Kept),
+    responses=documented(KEPT, Memory),
     openapi_extra={"requestBody": {"required": True, "content": {_FILE: {"schema": _BYTES}}}},
 )
-async def import_memory(user: User, memory: Memory, request: Request, expected: Expected = None) -> dict[str, Any]:
+async def import_memory(user: User, memory: MemoryName, request: Request, expected: Expected = None) -> dict[str, Any]:
     """Upload a state file as a memory, in place of what it held."""
     return describe(await _alone(request, user, memory, expected, MemoryStore.load, await request.body()))
 

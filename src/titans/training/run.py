@@ -23,7 +23,7 @@ from titans.models.modeling import TitansForCausalLM
 from titans.training.arguments import StreamTrainingArguments
 from titans.training.callbacks import ProgressBar, StopOnInterrupt
 from titans.training.checkpoints import last_intact_checkpoint
-from titans.training.experiment import check_same_experiment, save_recipe
+from titans.training.kept_recipe import check_same_experiment, save_recipe
 from titans.training.pretrained import load_config, load_model
 from titans.training.recipe import Recipe
 from titans.training.trainer import StreamTrainer
