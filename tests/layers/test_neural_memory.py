@@ -231,8 +231,10 @@ def test_compiled_equals_eager(close, backend, options):
     ({"theta_max": 1.0, "rule": "token", "depth": 1}, "keep it below 1.0"),
     ({"gate_floor": 1.0}, "gate_floor=1.0"),
     ({"gate_floor": -0.1}, "gate_floor=-0.1"),
-    ({"rule": "token"}, "rule='token' needs depth=1"),
-    ({"rule": "token", "depth": 1, "norm": True}, "rule='token' needs depth=1 and norm=False"),
+    ({"rule": "token", "norm": True}, "rule='token' needs norm=False"),
+    ({"rule": "token", "residual": True}, "residual=True needs depth=1 or hidden_lr"),
+    ({"hidden_lr": 1.0}, "hidden_lr needs rule='token'"),
+    ({"rule": "token", "hidden_lr": 1.5}, "hidden_lr=1.5"),
     ({"rule": "token", "depth": 1, "gates": "chunk"}, "gates='chunk' needs rule='chunk'"),
 ])  # fmt: skip
 def test_options_that_cannot_work(options, message):

@@ -32,6 +32,8 @@ class Case:
         channels=None,
         masked=False,
         limited=False,
+        feature_norm=False,
+        hidden_lr=1.0,
         step=0.25,
         seed=0,
         dtype=torch.float64,
@@ -60,13 +62,15 @@ class Case:
         # A state in mid-stream: weights, surprise and anchor all differ.
         weights = [normal(*s) * s[-2] ** -0.5 for s in shapes]
         surprise = [0.1 * normal(*s) for s in shapes]
-        anchor = weights if rule == "token" else [w + 0.3 * normal(*s) for w, s in zip(weights, shapes, strict=True)]
+        self.anchored = rule == "chunk" or depth > 1
+        anchor = weights if not self.anchored else [w + 0.3 * normal(*s) for w, s in zip(weights, shapes, strict=True)]
         self.offset = offset
         self.norm_weight = None if norm is None else 1 + 0.3 * normal(*((heads, width) if norm == "head" else (width,)))
         self.state = AssociativeMemoryState(weights, surprise, anchor, offset)
         self.mask = uniform(batch, tokens) < 0.7 if masked else None
         self.options = {"chunk_size": chunk_size, "rule": rule, "activation": activation, "residual": residual,
-                        "limit_steps": limited, "backend": backend}  # fmt: skip
+                        "limit_steps": limited, "feature_norm": feature_norm, "hidden_lr": hidden_lr,
+                        "backend": backend}  # fmt: skip
         self.to(dtype)
 
     def to(self, dtype):
@@ -92,16 +96,16 @@ class Case:
     def leaves(self):
         """Every tensor that the op is differentiable in, made a leaf that asks for a gradient."""
         self.inputs = {name: x.detach().requires_grad_() for name, x in self.inputs.items()}
-        # Under the token rule the anchor is the weights by definition, and no input of its own.
+        # Where no gradient is taken at the anchor it is the weights by definition, and no input of its own.
         weights, surprise, anchor = (
             [x.detach().requires_grad_() for x in part]
             for part in (self.state.weights, self.state.surprise, self.state.anchor)
         )
-        if self.options["rule"] == "token":
+        if not self.anchored:
             anchor = weights
         self.state = AssociativeMemoryState(weights, surprise, anchor, self.state.offset)
         found = {**self.inputs, "weights": weights, "surprise": surprise}
-        if self.options["rule"] == "chunk":
+        if self.anchored:
             found["anchor"] = anchor
         if self.norm_weight is not None:
             self.norm_weight = self.norm_weight.detach().requires_grad_()
@@ -117,7 +121,7 @@ class Case:
             y.transpose(1, 2),
             *state.weights,
             *state.surprise,
-            *(state.anchor if self.options["rule"] == "chunk" else ()),
+            *(state.anchor if self.anchored else ()),
         ]
         total = sum((x * torch.randn(x.shape, generator=generator, dtype=torch.float64)).sum() for x in results)
         flat, spec = torch.utils._pytree.tree_flatten(leaves)

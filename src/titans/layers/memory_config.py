@@ -24,8 +24,10 @@ class MemoryConfig:
         expansion: width of its hidden layers in units of `D / H`. Default 4.
         chunk_size: tokens b whose gradients share one anchor; in other recurrent mixers of a model it changes speed
             only. Default 64.
-        rule: "chunk" (mini-batch rule, any depth) or "token" (exact online rule; needs depth 1 and no norm).
-            Default "chunk".
+        rule: "chunk" (mini-batch rule) or "token" (online, exact in the last layer; its norm is between the layers and
+            not on the output). Default "chunk".
+        hidden_lr: under rule "token" the step size of the layers below the last, in units of `theta / chunk_size`, at
+            most 1; 0: they stay as they were trained, and only the last is part of the state. Default 0.
         activation: "gelu", "silu" or "relu". Default "gelu".
         residual: add the query to what is read. Default: on under rule "chunk", off under "token".
         norm: normalise the MLP's output. Default: on under rule "chunk"; not possible under "token".
@@ -51,6 +53,7 @@ class MemoryConfig:
     expansion: int = 4
     chunk_size: int = 64
     rule: str = "chunk"
+    hidden_lr: float = 0.0
     activation: str = "gelu"
     residual: bool | None = None
     norm: bool | None = None
@@ -76,14 +79,21 @@ class MemoryConfig:
             if "bool" in str(field.type) and not isinstance(getattr(self, field.name), bool | type(field.default)):
                 raise ValueError(f"{field.name}={getattr(self, field.name)!r} must be True or False")
         self._check_numbers()
-        if self.rule == "token" and (self.depth > 1 or self.norm):
-            raise ValueError("rule='token' needs depth=1 and norm=False: it solves exactly for a matrix memory only")
+        if self.rule == "token" and self.norm:
+            raise ValueError("rule='token' needs norm=False: it solves for a linear output")
+        if self.has_fixed_features and self.residual:
+            raise ValueError("residual=True needs depth=1 or hidden_lr: fixed layers stand between query and memory")
+        if self.rule == "chunk" and self.hidden_lr:
+            raise ValueError("hidden_lr needs rule='token': under rule='chunk' all layers learn alike")
         if self.rule == "token" and self.gates == "chunk":
             raise ValueError("gates='chunk' needs rule='chunk': under the token rule a chunk has no meaning")
 
     def _check_numbers(self) -> None:
         theta: Any = self.theta_max
         floor: Any = self.gate_floor
+        hidden_lr: Any = self.hidden_lr
+        if not isinstance(hidden_lr, int | float) or not 0 <= hidden_lr <= 1:
+            raise ValueError(f"hidden_lr={hidden_lr!r} must be a number from 0 to 1")
         if theta is not None and not (isinstance(theta, int | float) and 0 < theta < math.inf):  # not, for NaN
             raise ValueError(f"theta_max={theta!r} must be a positive number")
         if not isinstance(floor, int | float) or not 0 <= floor < 1:
@@ -118,6 +128,16 @@ class MemoryConfig:
     def theta_bound(self) -> float:
         """Step size at which no momentum would be left: half as long where gradients are up to a chunk old."""
         return 1.0 if self.rule == "token" or self.chunk_size == 1 else 0.5
+
+    @property
+    def has_fixed_features(self) -> bool:
+        """Whether the layers below the last stay as they were trained, and are no part of the state."""
+        return self.has_feature_norm and self.hidden_lr == 0
+
+    @property
+    def has_feature_norm(self) -> bool:
+        """Whether what layers hand to the next is centred and brought to length 1, as the online rule needs it."""
+        return self.rule == "token" and self.depth > 1
 
     @property
     def has_norm(self) -> bool:

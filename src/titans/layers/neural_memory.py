@@ -15,7 +15,7 @@ from titans.layers.projection import ConvolvedProjection
 from titans.layers.registry import register_mixer
 from titans.layers.writing import Observer, WriteState, Written, write
 from titans.ops import AssociativeMemoryState, initial_state
-from titans.ops.associative_memory import read_memory
+from titans.ops.associative_memory import memory_features, read_memory
 from titans.ops.gated_rms_norm import gated_rms_norm
 from titans.ops.short_conv import clip_rms
 from titans.ops.state import State
@@ -85,9 +85,15 @@ class NeuralMemory(Mixer):
         self.options: dict[str, Any] = {
             "chunk_size": config.chunk_size,
             "rule": config.rule,
-            "limit_steps": config.limit_steps and (config.depth > 1 or config.has_norm),  # a plain matrix has no limit
+            # a linear output has no limit
+            "limit_steps": config.limit_steps and config.rule == "chunk" and (config.depth > 1 or config.has_norm),
+            "hidden_lr": config.hidden_lr / config.chunk_size if config.rule == "token" else 1.0,
         }
-        self.network_options: dict[str, Any] = {"activation": config.activation, "residual": config.has_residual}
+        self.network_options: dict[str, Any] = {
+            "activation": config.activation,
+            "residual": config.has_residual,
+            "feature_norm": config.has_feature_norm,
+        }
         norms = ("l2norm", "l2norm", "clip_rms")  # of q, k, v
         self.qkv_proj = ConvolvedProjection(hidden_size, num_heads, norms, config.use_short_conv)
         forget_gates = hidden_size if config.channelwise_forgetting else num_heads
@@ -95,7 +101,10 @@ class NeuralMemory(Mixer):
         self.gate_sizes = [num_heads, num_heads * config.momentum, forget_gates * config.forgetting]
         self.gates = nn.Linear(hidden_size, sum(self.gate_sizes))
         widths = [width] + [width * config.expansion] * (config.depth - 1) + [width]
-        self.initial_weights = nn.ParameterList(torch.empty(num_heads, i, o) for i, o in pairwise(widths))
+        weights = [torch.empty(num_heads, i, o) for i, o in pairwise(widths)]
+        fixed = len(weights) - 1 if config.has_fixed_features else 0
+        self.feature_weights = nn.ParameterList(weights[:fixed])
+        self.initial_weights = nn.ParameterList(weights[fixed:])
         self.memory_norm = nn.Parameter(torch.ones(num_heads, width)) if config.has_norm else None
         self.o_norm = nn.RMSNorm(width, eps=OUTPUT_EPS)
         self.g_proj = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -116,8 +125,12 @@ class NeuralMemory(Mixer):
         return sum(w.numel() for w in self.initial_weights)
 
     def flops(self, context: int) -> float:
-        """Count 12 P: 2 P each for the keys' way through the network and their errors' way back, updates and reads."""
-        return 12 * self.size
+        """Count 12 P: 2 P each for the keys' way through the network and their errors' way back, updates and reads.
+
+        Fixed layers of F weights add 4 F, for keys and queries.
+        """
+        features: int = sum(w.numel() for w in self.feature_weights)
+        return 12 * self.size + 4 * features
 
     def state_limits(self) -> dict[str, int]:
         """Return the last place of a chunk; see `Mixer.state_limits`."""
@@ -132,6 +145,10 @@ class NeuralMemory(Mixer):
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
         for w in self.initial_weights:
             nn.init.normal_(w, std=w.shape[1] ** -0.5)
+        if self.config.has_feature_norm:
+            # Keys and features have length 1: products near 1 lie where the activation is no longer a straight line.
+            for w in [*self.feature_weights, *self.initial_weights][:-1]:
+                nn.init.normal_(w)
         if self.memory_norm is None:
             with torch.no_grad():
                 self.initial_weights[-1] *= INITIAL_SCALE
@@ -243,7 +260,8 @@ class NeuralMemory(Mixer):
         Returns:
             What the memory holds, `[B, T, H, d]`, before output norm and gate.
         """
-        return read_memory(F.normalize(q, dim=-1), weights, **self.network_options, norm_weight=self.memory_norm)
+        q = self._features(F.normalize(q, dim=-1))
+        return read_memory(q, weights, **self.network_options, norm_weight=self.memory_norm)
 
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool
@@ -252,10 +270,15 @@ class NeuralMemory(Mixer):
         x = bounded(x)
         (q, k, v), conv_state = self.qkv_proj(x, state.conv_state, lengths)  # [B, T, H, d] each
         theta, alpha, eta, gates = self._gates(x, state, lengths)  # [B, T, H] each
+        q, k = self._features(q), self._features(k)
         options = {**self.options, **self.network_options, "norm_weight": self.memory_norm}
         written = write((q, k, v, theta, alpha, eta), state.memory, state.writing, valid(x, lengths), measure, options)
         y = self._norm_gate_project(written.y, x)
         return y, NeuralMemoryState(written.memory, conv_state, gates, written.writing), written
+
+    def _features(self, x: Tensor) -> Tensor:
+        """Carry keys or queries `[B, T, H, d]` through the fixed layers, where there are any."""
+        return memory_features(x, list(self.feature_weights), activation=self.config.activation)
 
     def _gates(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None

@@ -131,7 +131,7 @@ def write(
         after = None if writing is None else alike(writing, _count(q, mask), written=True)
         return Written(y, memory, after, surprise[0] if measure else None, forgotten=forgotten)
     if not measure and _everywhere(writing, math.inf):
-        network = {name: options[name] for name in ("activation", "residual", "norm_weight")}
+        network = {name: options[name] for name in ("activation", "residual", "norm_weight", "feature_norm")}
         y = read_memory(q, memory.weights, **network)
         memory = skip_tokens(memory, q.shape[1], mask, options["rule"], options["chunk_size"])
         return Written(y, memory, alike(writing, _count(q, mask), written=False), None)

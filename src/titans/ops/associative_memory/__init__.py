@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
-from titans.ops.associative_memory.arguments import RULES, prepare, read_memory
+from titans.ops.associative_memory.arguments import RULES, memory_features, prepare, read_memory
 from titans.ops.associative_memory.chunk import chunk_associative_memory
 from titans.ops.associative_memory.gated import Decision, gated_associative_memory, skip_tokens
 from titans.ops.associative_memory.naive import naive_associative_memory
@@ -22,6 +22,7 @@ __all__ = [
     "associative_memory",
     "gated_associative_memory",
     "initial_state",
+    "memory_features",
     "read_memory",
     "skip_tokens",
 ]
@@ -52,6 +53,8 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     residual: bool = True,
     norm_weight: Tensor | None = None,
     limit_steps: bool = False,
+    feature_norm: bool = False,
+    hidden_lr: float = 1.0,
     mask: Tensor | None = None,
     return_surprise: bool = False,
     backend: str | None = None,
@@ -82,13 +85,16 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
             modified.
         chunk_size: tokens whose gradients share one anchor (rule "chunk"), or are solved for together (rule
             "token", where it changes speed only). Default 64.
-        rule: "chunk", the gradient at the memory of the chunk's start; or "token", at the memory of the previous
-            token, for one layer without norm. Default "chunk".
+        rule: where gradients are taken: "chunk", at the memory of the chunk's start; or "token", the last layer's at
+            the memory of the previous token, those of the layers below still at the chunk's start, for a memory
+            without norm. Default "chunk".
         activation: "gelu", "silu" or "relu", between the layers. Default "gelu".
         residual: add the query to the output (`d_in = d_out`). Default True.
         norm_weight: scale of a layer norm on the output, `[d_out]` or `[H, d_out]`. Default None: no norm.
         limit_steps: shorten each gradient so that no step is longer than in a matrix memory with a unit key, however
             curved the network is (`Network.step_limit`). For rule "chunk". Default False.
+        feature_norm: centre the inputs of all layers but the first and bring them to length 1. Default False.
+        hidden_lr: under rule "token" the step size of the layers below the last, in units of theta. Default 1.
         mask: `[B, T]`, bool; False marks padding, which changes nothing and reads 0. Default: no padding.
         return_surprise: also return each token's gradient norm. Default False.
         backend: "naive", the token-by-token oracle; "chunk", matrix products, differentiated by autograd;
@@ -103,7 +109,8 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     """
     options, inputs, state = prepare(
         (q, k, v, theta, alpha, eta), state, mask, chunk_size=chunk_size, rule=rule, activation=activation,
-        residual=residual, norm_weight=norm_weight, limit_steps=limit_steps, surprise=return_surprise, backend=backend,
+        residual=residual, norm_weight=norm_weight, limit_steps=limit_steps, surprise=return_surprise,
+        feature_norm=feature_norm, hidden_lr=hidden_lr, backend=backend,
     )  # fmt: skip
     run = naive_associative_memory if backend == "naive" else chunk_associative_memory
     with disable_autocast(q.device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ def prepare(
     norm_weight: Tensor | None,
     limit_steps: bool,
     surprise: bool,
+    feature_norm: bool = False,
+    hidden_lr: float = 1.0,
     backend: str | None = None,
 ) -> tuple[Options, Inputs, AssociativeMemoryState]:
     """Check the arguments of `associative_memory` and bring them to the form that its backends take.
@@ -59,20 +62,31 @@ def prepare(
             raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(x for x in allowed if x)}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1")
-    if rule == "token" and backend != "naive" and (len(state.weights) > 1 or norm_weight is not None):
+    if rule == "token" and norm_weight is not None:
         raise ValueError(
-            "rule='token' solves exactly for a matrix memory only: use one layer and norm_weight=None, or rule='chunk'"
+            "rule='token' solves for a linear output: use norm_weight=None (feature_norm normalises below the last "
+            "layer), or rule='chunk'"
         )
     if rule == "token" and limit_steps:
-        raise ValueError("limit_steps=True needs rule='chunk': a matrix memory's steps have nothing to limit but theta")
+        raise ValueError("limit_steps=True needs rule='chunk': a linear layer's steps have nothing to limit but theta")
+    if rule == "chunk" and hidden_lr != 1:
+        raise ValueError(f"hidden_lr={hidden_lr} needs rule='token': under rule='chunk' all layers learn alike")
+    if not 0 <= hidden_lr < math.inf:
+        raise ValueError(f"hidden_lr={hidden_lr} must be a number of at least 0")
     _check_offset(state.offset, chunk_size)
     _check_shapes(inputs, mask, state, residual)
     if state.weights[0].shape[0] != len(q):
         state = state.expand(len(q))
     dtype = torch.promote_types(state.weights[0].dtype, torch.float32)
-    network = Network(activation, residual, _norm_weight(norm_weight, q.shape[2], v.shape[3], dtype))
-    options = Options(network, rule, chunk_size, surprise, limit_steps, backend)
+    norm = _norm_weight(norm_weight, q.shape[2], v.shape[3], dtype)
+    network = Network(activation, residual, norm, feature_norm and len(state.weights) > 1)
+    options = Options(network, rule, chunk_size, surprise, limit_steps, hidden_lr, is_anchored(rule, state), backend)
     return options, Inputs(*(x.to(dtype).transpose(1, 2) for x in inputs)), state.to(dtype)
+
+
+def is_anchored(rule: str, state: AssociativeMemoryState) -> bool:
+    """Tell whether gradients of some layer are taken at the start of the chunk."""
+    return rule == "chunk" or len(state.weights) > 1
 
 
 def read_memory(
@@ -82,6 +96,7 @@ def read_memory(
     activation: str = "gelu",
     residual: bool = True,
     norm_weight: Tensor | None = None,
+    feature_norm: bool = False,
 ) -> Tensor:
     """Read without writing: `M_W(q)`, in the weights' precision, also under autocast.
 
@@ -91,6 +106,7 @@ def read_memory(
         activation: as of `associative_memory`.
         residual: as of `associative_memory`.
         norm_weight: as of `associative_memory`.
+        feature_norm: as of `associative_memory`.
 
     Returns:
         `[B, T, H, d_out]`, in the precision of q.
@@ -98,8 +114,30 @@ def read_memory(
     dtype = weights[0].dtype
     norm = _norm_weight(norm_weight, q.shape[2], weights[-1].shape[3], dtype)
     with disable_autocast(q.device):
-        y = Network(activation, residual, norm)(weights, q.to(dtype).transpose(1, 2))
+        y = Network(activation, residual, norm, feature_norm and len(weights) > 1)(weights, q.to(dtype).transpose(1, 2))
     return y.transpose(1, 2).to(q.dtype)
+
+
+def memory_features(x: Tensor, weights: Sequence[Tensor], *, activation: str = "gelu") -> Tensor:
+    """Carry keys or queries through fixed layers before a memory: centred features of length 1 after each.
+
+    Args:
+        x: `[B, T, H, d_in]`.
+        weights: of the layers, `[H, d_in, d_out]` each.
+        activation: as of `associative_memory`.
+
+    Returns:
+        `[B, T, H, d_out]`, in the weights' precision (at least float32); x itself where there are no layers.
+    """
+    if not weights:
+        return x
+    network = Network(activation, residual=False, norm_weight=None, feature_norm=True)
+    dtype = torch.promote_types(weights[0].dtype, torch.float32)
+    with disable_autocast(x.device):
+        x = x.to(dtype).transpose(1, 2)
+        for w in weights:
+            x = network.features(x @ w.to(dtype))
+    return x.transpose(1, 2)
 
 
 def _norm_weight(weight: Tensor | None, heads: int, width: int, dtype: torch.dtype) -> Tensor | None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from titans.ops.associative_memory import manual_backward, native
 from titans.ops.associative_memory.arguments import Inputs
 from titans.ops.associative_memory.chunk_autograd import Backend, ChunkFunction, thirds
-from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, write
-from titans.ops.associative_memory.network import Network, Options, gradient_square
+from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, slowed, token_errors, write
+from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import Coefficients, coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
 from titans.ops.chunk_alignment import Span, chunk_alignment
@@ -62,8 +62,7 @@ def chunk_associative_memory(
         Reads `[B, H, T, d_out]`, gradient norms `[B, H, T]` where asked for, and the memory after the last token.
     """
     q, k, v, theta, alpha, eta = inputs
-    # Under the token rule a chunk boundary means nothing, so the state does not count tokens.
-    offset = state.offset if options.rule == "chunk" else 0
+    offset = state.offset if options.anchored else 0
     alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device, loops=True)
     q, k, v, theta, decay, eta = (alignment.align(x, 2) for x in (q, k, v, theta, 1 - alpha, eta))
     if decay.dim() == 3:
@@ -81,7 +80,7 @@ def chunk_associative_memory(
     if mask is not None:
         y = torch.where(mask[:, None, :, None], y, 0.0)
         norm = None if norm is None else torch.where(mask[:, None, :], norm, 0.0)
-    return y, norm, memory.state(options.rule, state.offset, alignment.end)
+    return y, norm, memory.state(options.anchored, state.offset, alignment.end)
 
 
 def _run(options: Options, tokens: Tokens, memory: ChunkState, span: Span) -> tuple[ChunkState, list[Output]]:
@@ -108,7 +107,7 @@ def _run(options: Options, tokens: Tokens, memory: ChunkState, span: Span) -> tu
 def _backend(options: Options, tokens: Tokens, span: Span) -> Backend | None:
     """Choose what runs a span's chunks; None: autograd."""
     alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
-    if options.rule == "token" or not alike or not is_eager():
+    if options.rule == "token" or options.network.feature_norm or not alike or not is_eager():
         return None
     if options.backend in (None, "native") and native.available(tokens.q):
         return native
@@ -161,7 +160,7 @@ def _chunk(
     """Read and write one chunk: queries, keys, values, coefficients, and whether it ends there."""
     network, (q, k, v, c, end) = options.network, chunk
     if options.rule == "token":
-        inputs, deltas = _token_errors(network, k, v, c, memory)
+        inputs, deltas = token_errors(network, k, v, memory, c)
     else:
         inputs, deltas, z = errors(network, k, v, memory)
     if options.surprise or options.limit_steps:
@@ -169,26 +168,5 @@ def _chunk(
     norm = square.detach().sqrt().squeeze(-1) if options.surprise else None
     if options.limit_steps:
         deltas = limited(network, z, deltas, square)
+    deltas = slowed(deltas, options.hidden_lr)
     return write(inputs, deltas, c, memory, end), (read(network, q, inputs, deltas, c, memory), norm)
-
-
-def _token_errors(
-    network: Network, k: Tensor, v: Tensor, c: Coefficients, memory: ChunkState
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Errors of a matrix memory at each token's own weights: one unit lower-triangular solve.
-
-    `e_t = A_{t-1} k_t W + B_{t-1} k_t S - v_t - sum_{i < t} C[t-1, i] (k_t . k_i) 2 e_i`, the error read
-    before the decay.
-    """
-    c = c.channels(v.shape[-1])
-    before = [torch.cat([torch.full_like(x[..., :1, :], first), x[..., :-1, :]], -2)
-              for x, first in ((c.weights, 1.0), (c.surprise, 0.0), (c.gradient, 0.0))]  # fmt: skip
-    target = v - k if network.residual else v
-    right = before[0] * (k @ memory.weights[0]) + before[1] * (k @ memory.surprise[0]) - target
-    system = 2 * before[2] * (k @ k.mT).unsqueeze(-3)  # [B, H, c, b, b], strictly lower triangular
-    if system.shape[-3] == 1:
-        error = torch.linalg.solve_triangular(system.squeeze(-3), right, upper=False, unitriangular=True)
-    else:
-        right = right.mT.unsqueeze(-1)  # a system of its own for each channel
-        error = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True).squeeze(-1).mT
-    return [k], [2 * error]

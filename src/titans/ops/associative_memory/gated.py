@@ -6,14 +6,14 @@ prepared ahead of the one before it. Under the token rule the same holds from to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from titans.ops.associative_memory.arguments import Inputs, prepare
-from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, write
+from titans.ops.associative_memory.arguments import Inputs, is_anchored, prepare
+from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, slowed, write
 from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
@@ -111,27 +111,41 @@ def _chunks(
     carry: Carry,
 ) -> Gated[Carry]:
     """Run through the chunks; reads and surprise with heads before tokens."""
-    by_token = options.rule == "token"
-    size, offset = (1, 0) if by_token else (options.chunk_size, state.offset)
+    offset = state.offset if options.anchored else 0
     q, k, v, theta, alpha, eta = inputs
-    alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], size, q.device)
+    alignment = chunk_alignment(offset, mask, q.shape[0], q.shape[2], options.chunk_size, q.device)
     decay = (1 - alpha).unsqueeze(-1) if alpha.dim() == 3 else 1 - alpha
     aligned = [alignment.align(x, 2) for x in (q, k, v, theta, decay, eta)]
-    memory = ChunkState(state.weights, state.surprise, state.weights if by_token else state.anchor)
+    memory = ChunkState(state.weights, state.surprise, state.anchor)
     chunks: list[tuple[Tensor, ...]] = []
     for span in alignment.spans:
         parts = [span.cut(x, 2).unbind(2) for x in aligned]
         masks = [None] * span.chunks if alignment.mask is None else span.cut(alignment.mask, 1).unbind(1)
         for tokens, here, end in zip(zip(*parts, strict=True), masks, span.ends(), strict=True):
-            memory, carry, found = _chunk(options, gate, memory, carry, tokens, here, end)
-            chunks.append(found)
+            for piece, piece_mask, piece_end in _decided_together(options, tokens, here, end):
+                memory, carry, found = _chunk(options, gate, memory, carry, piece, piece_mask, piece_end)
+                chunks.append(found)
     along = (2, 2, 1, 1, 1)  # the dimension of tokens
     outputs = (torch.cat(x, dim) for x, dim in zip(zip(*chunks, strict=True), along, strict=True))
     y, norm, written, dropped, kept = (alignment.unalign(x, dim) for x, dim in zip(outputs, along, strict=True))
     if mask is not None:
         y, norm = torch.where(mask[:, None, :, None], y, 0.0), torch.where(mask[:, None], norm, 0.0)
         written, dropped = written & mask, dropped & mask
-    return Gated(y, memory.state(options.rule, state.offset, alignment.end), carry, norm, written, dropped, kept)
+    return Gated(y, memory.state(options.anchored, state.offset, alignment.end), carry, norm, written, dropped, kept)
+
+
+def _decided_together(
+    options: Options, tokens: tuple[Tensor, ...], mask: Tensor | None, end: bool | Tensor
+) -> Iterator[tuple[tuple[Tensor, ...], Tensor | None, bool | Tensor]]:
+    """Split a chunk into what a gate can decide on at once: under the token rule, where every write counts, tokens."""
+    if options.rule == "chunk":
+        yield tokens, mask, end
+        return
+    count = tokens[0].shape[2]
+    for t in range(count):
+        here = slice(t, t + 1)
+        last = t == count - 1
+        yield tuple(x[:, :, here] for x in tokens), None if mask is None else mask[:, here], last and end
 
 
 def _chunk(
@@ -145,7 +159,9 @@ def _chunk(
 ) -> tuple[ChunkState, Carry, tuple[Tensor, ...]]:
     """Decide on one chunk, write and read it; outputs are reads, gradient norms and the decision."""
     network, (q, k, v, theta, decay, eta) = options.network, tokens
-    inputs, deltas, z = errors(network, k, v, memory)
+    # A single token's errors under the token rule are those of the chunk rule, but for the last layer's weights.
+    at = memory if options.rule == "chunk" else memory._replace(anchor=[*memory.anchor[:-1], memory.weights[-1]])
+    inputs, deltas, z = errors(network, k, v, at)
     square = gradient_square(inputs, deltas)
     norm = square.detach().sqrt().squeeze(-1)
     carry, decision = gate(carry, norm.mean(1), mask)
@@ -155,6 +171,7 @@ def _chunk(
     else:
         if options.limit_steps:
             deltas = limited(network, z, deltas, square)
+        deltas = slowed(deltas, options.hidden_lr)
         c = coefficients(theta, decay.mT * decision.kept[:, None, None], eta, decision.written.unsqueeze(1))
         y, memory = read(network, q, inputs, deltas, c, memory), write(inputs, deltas, c, memory, end)
     return memory, carry, (y, norm, *decision)
@@ -175,7 +192,7 @@ def skip_tokens(
     Returns:
         The state after them.
     """
-    if rule == "token":
+    if not is_anchored(rule, state):
         return state
     stop = state.offset + (tokens if mask is None else mask.sum(1))
     anchor = renew(state.anchor, state.weights, stop >= chunk_size)

@@ -1,4 +1,4 @@
-"""The memory network of one head, M(x) = [x +] [LN](W^L sigma(... sigma(x W^1))), and its hand-written derivative."""
+"""The memory network of one head, M(x) = [x +] [LN]([unit] sigma(... sigma(x W^1)) W^L), and its derivative."""
 
 from __future__ import annotations
 
@@ -63,16 +63,30 @@ class Network(NamedTuple):
         activation: sigma between the layers, a key of `ACTIVATIONS`.
         residual: add the input to the output.
         norm_weight: scale of the layer norm on the output, broadcastable to `[B, H, 1, d]`; None for no norm.
+        feature_norm: centre the inputs of all layers but the first and bring them to length 1, so that a step of the
+            last layer is as long as in a matrix memory with a unit key, and different keys stay apart.
     """
 
     activation: str
     residual: bool
     norm_weight: Tensor | None
+    feature_norm: bool = False
 
     @property
     def sigma(self) -> Activation:
         """The function between the layers."""
         return ACTIVATIONS[self.activation]
+
+    def features(self, z: Tensor) -> Tensor:
+        """Turn a layer's product `z` `[..., d]` into the input of the next."""
+        a = self.sigma(z)
+        return normalise(a)[0] * a.shape[-1] ** -0.5 if self.feature_norm else a
+
+    def features_backward(self, z: Tensor, grad: Tensor) -> Tensor:
+        """Carry `grad`, the gradient at the input of the next layer, back to `z`; both `[..., d]`."""
+        if self.feature_norm:
+            grad = _normalise_backward(*normalise(self.sigma(z)), grad) * z.shape[-1] ** -0.5
+        return self.sigma.backward(grad, z)
 
     def head(self, x: Tensor, z: Tensor) -> Tensor:
         """Turn the last product `z` into the output: norm, then residual with the input `x`, both `[..., d]`."""
@@ -84,10 +98,7 @@ class Network(NamedTuple):
         """Carry `grad`, the gradient at the output, back to `z`, the last product; both `[..., d]`."""
         if self.norm_weight is None:
             return grad
-        unit, scale = normalise(z)
-        grad = grad * self.norm_weight
-        grad = grad - grad.mean(-1, keepdim=True) - unit * (grad * unit).mean(-1, keepdim=True)
-        return grad * scale
+        return _normalise_backward(*normalise(z), grad * self.norm_weight)
 
     def product(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """Carry tokens through the layers up to the last product, before norm and residual.
@@ -101,7 +112,7 @@ class Network(NamedTuple):
         """
         z = x @ weights[0]
         for w in weights[1:]:
-            z = self.sigma(z) @ w
+            z = self.features(z) @ w
         return z
 
     def __call__(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -139,6 +150,8 @@ class Options(NamedTuple):
         chunk_size: tokens per chunk.
         surprise: compute the gradient norms (they are not differentiable).
         limit_steps: shorten each gradient by `Network.step_limit`.
+        hidden_lr: under rule "token" the step size of the layers below the last, in units of theta.
+        anchored: some gradient is taken at the chunk's start, so that the place in a chunk is part of the state.
         backend: of `associative_memory`.
     """
 
@@ -147,6 +160,8 @@ class Options(NamedTuple):
     chunk_size: int
     surprise: bool
     limit_steps: bool
+    hidden_lr: float
+    anchored: bool
     backend: str | None
 
 
@@ -162,6 +177,11 @@ def normalise(z: Tensor) -> tuple[Tensor, Tensor]:
     centred = z - z.mean(-1, keepdim=True)
     scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + NORM_EPS)
     return centred * scale, scale
+
+
+def _normalise_backward(unit: Tensor, scale: Tensor, grad: Tensor) -> Tensor:
+    """Carry `grad` back through `normalise`, which returned `unit` and `scale`."""
+    return (grad - grad.mean(-1, keepdim=True) - unit * (grad * unit).mean(-1, keepdim=True)) * scale
 
 
 def gradient_square(inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
