@@ -22,6 +22,7 @@ from titans.ops import associative_memory, initial_state
 
 DIM, HEADS = 16, 2
 TOKEN = {"rule": "token", "depth": 1}
+CHUNK = {"rule": "chunk"}
 
 
 def memory(**options):
@@ -38,14 +39,16 @@ def context(retrieved=None, persistent_tokens=2, **options):
 
 MIXERS = {
     "memory": lambda: memory(persistent_tokens=2),
-    "memory-matrix": lambda: memory(depth=1),
-    "memory-three": lambda: memory(depth=3, activation="silu"),
-    "memory-four": lambda: memory(depth=4, activation="relu", expansion=2),
-    "memory-plain": lambda: memory(residual=False, norm=False, momentum=False, use_short_conv=False),
-    "memory-no-forgetting": lambda: memory(forgetting=False),
-    "memory-channelwise": lambda: memory(channelwise_forgetting=True, expansion=2),
+    "memory-three": lambda: memory(depth=3, activation="silu", expansion=2),
+    "memory-learning": lambda: memory(hidden_lr=0.7, residual=True, expansion=2),
     "memory-gate-floor": lambda: memory(gate_floor=0.5, channelwise_forgetting=True),
-    "memory-chunk-gates": lambda: memory(gates="chunk", persistent_tokens=2),
+    "memory-chunk": lambda: memory(**CHUNK, persistent_tokens=2),
+    "memory-matrix": lambda: memory(**CHUNK, depth=1),
+    "memory-four": lambda: memory(**CHUNK, depth=4, activation="relu", expansion=2),
+    "memory-plain": lambda: memory(**CHUNK, residual=False, norm=False, momentum=False, use_short_conv=False),
+    "memory-no-forgetting": lambda: memory(**CHUNK, forgetting=False),
+    "memory-channelwise": lambda: memory(**CHUNK, channelwise_forgetting=True, expansion=2),
+    "memory-chunk-gates": lambda: memory(**CHUNK, gates="chunk", persistent_tokens=2),
     "memory-token": lambda: memory(**TOKEN, persistent_tokens=1),
     "memory-token-gate-floor": lambda: memory(**TOKEN, gate_floor=0.5),
     "memory-token-channelwise": lambda: memory(**TOKEN, channelwise_forgetting=True, residual=True),
@@ -55,13 +58,16 @@ MIXERS = {
     "ttt-linear": lambda: memory(**ttt.LINEAR),
     "ttt-mlp": lambda: memory(**ttt.MLP),
     "gate": lambda: MemoryAsGate(attention(), memory()),
+    "gate-chunk": lambda: MemoryAsGate(attention(), memory(**CHUNK)),
     "gate-token": lambda: MemoryAsGate(attention(persistent_tokens=0), memory(**TOKEN)),
     "context": context,
+    "context-chunk": lambda: context(**CHUNK),
+    "context-learning": lambda: context(hidden_lr=1.0),
     "context-retrieved": lambda: context(retrieved=3),
     "context-bare": lambda: context(persistent_tokens=0, use_short_conv=False, momentum=False, forgetting=False),
     "context-token": lambda: context(**TOKEN),
     "context-gate-floor": lambda: context(gate_floor=0.5),
-    "context-chunk-gates": lambda: context(gates="chunk", channelwise_forgetting=True),
+    "context-chunk-gates": lambda: context(**CHUNK, gates="chunk", channelwise_forgetting=True),
     "retention": lambda: Retention(DIM, HEADS, chunk_size=5),
     "gated-linear-attention": lambda: GatedLinearAttention(DIM, HEADS, rank=3, chunk_size=5),
     "delta-net": lambda: DeltaNet(DIM, HEADS, chunk_size=5),
@@ -84,8 +90,8 @@ def fresh_mixer(request):
     torch.manual_seed(0)
     mixer = MIXERS[request.param]().eval()
     for layer in mixer.modules():
-        if isinstance(layer, NeuralMemory):
-            layer.config = dataclasses.replace(layer.config, theta_max=1 / 128)  # as with the default chunk size
+        if isinstance(layer, NeuralMemory) and layer.config.rule == "chunk":  # as with the default chunk size
+            layer.config = dataclasses.replace(layer.config, theta_max=1 / 128)
     return mixer
 
 
@@ -143,6 +149,20 @@ class LiteralMemory:
         alpha = torch.where(closed if alpha.dim() == 3 else closed.unsqueeze(-1), 0.0, alpha)
         return layer.config.max_step * (1 - eta) * step.masked_fill(closed, 0.0), alpha, eta
 
+    def features(self, x):
+        """What the fixed layers make of keys or queries `[B, T, H, d]`."""
+        for w in self.layer.feature_weights:
+            x = self.between(torch.einsum("bthi,hij->bthj", x, w))
+        return x
+
+    def between(self, z):
+        """From a layer's product to the next one's input."""
+        a = getattr(F, self.layer.config.activation)(z)
+        if not self.layer.network_options["feature_norm"]:
+            return a
+        a = a - a.mean(-1, keepdim=True)
+        return a / (a.square().sum(-1, keepdim=True) + 1e-6 * a.shape[-1]).sqrt()
+
     def network_options(self):
         return {**self.layer.network_options, "norm_weight": self.layer.memory_norm}
 
@@ -155,8 +175,8 @@ class LiteralMemory:
         k, v = self.project(1, x), self.project(2, x)
         v = v / (v.square().mean(-1, keepdim=True).sqrt() / 10).clamp(min=1)
         y, state = associative_memory(
-            self.queries(x),
-            k / k.norm(dim=-1, keepdim=True),
+            self.features(self.queries(x)),
+            self.features(k / k.norm(dim=-1, keepdim=True)),
             v,
             *self.gates(x),
             initial_state([w.expand(len(x), -1, -1, -1) for w in self.weights]),
@@ -168,9 +188,9 @@ class LiteralMemory:
 
     def recall(self, q, weights):
         """Read only: the network applied to the queries, `[B, T, H, d]`."""
-        q = z = q.transpose(1, 2)
+        q = z = self.features(q).transpose(1, 2)
         for i, w in enumerate(weights):
-            z = (getattr(F, self.layer.network_options["activation"])(z) if i else z) @ w
+            z = (self.between(z) if i else z) @ w
         if self.layer.memory_norm is not None:
             z = F.layer_norm(z, z.shape[-1:], eps=1e-6) * self.layer.memory_norm.unsqueeze(1)
         return (q + z if self.layer.network_options["residual"] else z).transpose(1, 2)

@@ -70,7 +70,7 @@ def test_equals_gradient_descent_written_out(scrambled, close, name, shapes):
     config = TitansConfig(
         hidden_size=DIM, num_attention_heads=HEADS, memory={
             "chunk_size": CHUNK, "depth": 3, "expansion": 2, "activation": "relu", "residual": False, "norm": False,
-            "gates": "chunk", "channelwise_forgetting": True, "limit_steps": False, "theta_max": 0.3,
+            "rule": "chunk", "gates": "chunk", "channelwise_forgetting": True, "limit_steps": False, "theta_max": 0.3,
         },
     )  # fmt: skip
     layer = scrambled(MIXERS[name](config))

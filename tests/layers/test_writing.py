@@ -14,6 +14,8 @@ LAYERS = (
     "memory",
     "memory-matrix",
     "memory-three",
+    "memory-learning",
+    "memory-chunk",
     "memory-plain",
     "memory-no-forgetting",
     "memory-channelwise",
@@ -79,13 +81,16 @@ def literally(layer, literal, x, writing):
     if persistent:
         x = torch.cat([layer.persistent.unsqueeze(0), x], 1)
     q, k, v = literal.queries(x), literal.project(1, x), literal.project(2, x)
-    k, v = k / k.norm(dim=-1, keepdim=True), v / (v.square().mean(-1, keepdim=True).sqrt() / 10).clamp(min=1)
+    k, v = (
+        literal.features(k / k.norm(dim=-1, keepdim=True)),
+        v / (v.square().mean(-1, keepdim=True).sqrt() / 10).clamp(min=1),
+    )
     theta, alpha, eta = literal.gates(x)
     options = {**layer.options, **literal.network_options(), "backend": "naive", "return_surprise": True}
     memory, reads = initial_state(literal.weights), []
     for t in range(x.shape[1]):
         one = slice(t, t + 1)
-        inputs = [z[:, one] for z in (q, k, v, theta, alpha, eta)]
+        inputs = [z[:, one] for z in (literal.features(q), k, v, theta, alpha, eta)]
         _, _, norm = associative_memory(*inputs, memory, **options)
         g, fate = float(norm.mean()), "written"
         if t >= persistent:
@@ -103,8 +108,8 @@ def literally(layer, literal, x, writing):
         if fate == "written":
             y, memory, _ = associative_memory(*inputs, memory, **options)
         else:
-            y = literal.recall(inputs[0], memory.weights)
-            if rule == "chunk":
+            y = literal.recall(q[:, one], memory.weights)
+            if rule == "chunk" or len(memory.weights) > 1:
                 offset = (memory.offset + 1) % chunk
                 anchor = memory.anchor if offset else memory.weights
                 memory = dataclasses.replace(memory, offset=offset, anchor=anchor)

@@ -25,7 +25,7 @@ class MemoryConfig:
         chunk_size: tokens b whose gradients share one anchor; in other recurrent mixers of a model it changes speed
             only. Default 64.
         rule: "chunk" (mini-batch rule) or "token" (online, exact in the last layer; its norm is between the layers and
-            not on the output). Default "chunk".
+            not on the output). Default "token".
         hidden_lr: under rule "token" the step size of the layers below the last, in units of `theta / chunk_size`, at
             most 1; 0: they stay as they were trained, and only the last is part of the state. Default 0.
         activation: "gelu", "silu" or "relu". Default "gelu".
@@ -52,7 +52,7 @@ class MemoryConfig:
     depth: int = 2
     expansion: int = 4
     chunk_size: int = 64
-    rule: str = "chunk"
+    rule: str = "token"
     hidden_lr: float = 0.0
     activation: str = "gelu"
     residual: bool | None = None

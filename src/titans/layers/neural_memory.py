@@ -260,8 +260,8 @@ class NeuralMemory(Mixer):
         Returns:
             What the memory holds, `[B, T, H, d]`, before output norm and gate.
         """
-        q = self._features(F.normalize(q, dim=-1))
-        return read_memory(q, weights, **self.network_options, norm_weight=self.memory_norm)
+        features = self._features(F.normalize(q, dim=-1))
+        return read_memory(features, weights, **self.network_options, norm_weight=self.memory_norm).to(q.dtype)
 
     def _write(
         self, x: Tensor, state: NeuralMemoryState, lengths: Tensor | None, measure: bool

@@ -115,5 +115,5 @@ def associative_memory(  # type: ignore[misc]  # the overloads do not repeat the
     run = naive_associative_memory if backend == "naive" else chunk_associative_memory
     with disable_autocast(q.device):
         y, norms, state = run(options, inputs, mask, state)
-    y = y.transpose(1, 2).to(q.dtype)
+    y = y.transpose(1, 2).to(v.dtype)
     return (y, state) if norms is None else (y, state, norms.transpose(1, 2))

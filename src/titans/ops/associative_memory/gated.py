@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from titans.ops.associative_memory.arguments import Inputs, is_anchored, prepare
-from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, slowed, write
+from titans.ops.associative_memory.chunk_step import ChunkState, errors, limited, read, slowed, token_errors, write
 from titans.ops.associative_memory.network import Options, gradient_square
 from titans.ops.associative_memory.recurrence import coefficients
 from titans.ops.associative_memory.state import AssociativeMemoryState
@@ -98,7 +98,7 @@ def gated_associative_memory(
     chosen, inputs, state = prepare((q, k, v, theta, alpha, eta), state, mask, surprise=True, **options)
     with disable_autocast(q.device):
         found = _chunks(chosen, inputs, mask, state, gate, carry)
-    y = found.y.transpose(1, 2).to(q.dtype)
+    y = found.y.transpose(1, 2).to(v.dtype)
     return found._replace(y=y, surprise=found.surprise.transpose(1, 2))
 
 
@@ -159,9 +159,10 @@ def _chunk(
 ) -> tuple[ChunkState, Carry, tuple[Tensor, ...]]:
     """Decide on one chunk, write and read it; outputs are reads, gradient norms and the decision."""
     network, (q, k, v, theta, decay, eta) = options.network, tokens
-    # A single token's errors under the token rule are those of the chunk rule, but for the last layer's weights.
-    at = memory if options.rule == "chunk" else memory._replace(anchor=[*memory.anchor[:-1], memory.weights[-1]])
-    inputs, deltas, z = errors(network, k, v, at)
+    if options.rule == "token":  # a single one, whose errors do not depend on whether it is written
+        inputs, deltas = token_errors(network, k, v, memory, coefficients(theta, decay.mT, eta))
+    else:
+        inputs, deltas, z = errors(network, k, v, memory)
     square = gradient_square(inputs, deltas)
     norm = square.detach().sqrt().squeeze(-1)
     carry, decision = gate(carry, norm.mean(1), mask)
