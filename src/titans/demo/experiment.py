@@ -15,12 +15,13 @@ from titans.data.synthetic.text_pieces import TextPieces
 from titans.evaluation.model_zoo import count, matched
 from titans.models.modeling import TitansForCausalLM
 from titans.training.fit import Moment, fit
-from titans.training.objective import Objective
+from titans.training.objective import Objective, resumed
 
 WINDOW = 16  # bytes in view of the attention
 VOCABULARY = 259  # bytes, bos, eos and pad
 LEARNING_RATE = 4e-3
 WARM_UP = 0.1  # share of the training
+RESTART = 0.25  # a stream of text starts anew after four pieces, on average
 TIME_SHARE = {"mac": 1.0, "lmm": 0.55, "swa": 0.35}  # the slowest has a core of its own, the others share one
 FIELDS: dict[str, Any] = {
     "hidden_size": 64,
@@ -29,12 +30,8 @@ FIELDS: dict[str, Any] = {
     "segment_length": WINDOW,
     "sliding_window": WINDOW,
     "num_persistent_tokens": 4,
-    "memory": {
-        "depth": 1,
-        "rule": "token",
-        "chunk_size": WINDOW,
-        "gate_floor": 0.15,
-    },  # else every byte of a text longer than those of the training is written a little
+    # gate_floor: else every byte of a text longer than those of the training is written a little
+    "memory": {"chunk_size": WINDOW, "gate_floor": 0.15},
     "rope_theta": 100.0,
     "tie_word_embeddings": False,  # with tied ones attention takes several times as long to learn recall
     "bos_token_id": 256,
@@ -126,7 +123,9 @@ def train(
     """Train one model.
 
     Each step sums the loss of a batch of text and that of a batch of facts, drawn with the same seeds for every model.
-    Where time runs short, lengths and learning rates run through their schedule in fewer steps.
+    Text is read in streams that go on from step to step, so that a memory is trained as reading on leaves it; questions
+    about facts start with a new one. Where time runs short, lengths and learning rates run through their schedule in
+    fewer steps.
 
     Args:
         model: the model; left in evaluation mode.
@@ -138,6 +137,7 @@ def train(
         How it went.
     """
     facts, generator = FactRecall(text.text).part("train"), torch.Generator().manual_seed(1)
+    streams, carried = text.streams(RESTART, generator), None
     curve: list[Point] = []
     read, last = 0, (0.0, 0.0)
 
@@ -145,16 +145,21 @@ def train(
         return LEARNING_RATE * min((moment.done + 0.01) / WARM_UP, 1.0, 1.01 - moment.done)
 
     def losses(model: Any, moment: Moment) -> Iterator[torch.Tensor]:
-        nonlocal read, last
-        size, sums = Size(plan.lengths[int(moment.done * len(plan.lengths))]), []
-        for task, tokens in ((text, plan.text_bytes), (facts, plan.recall_bytes)):
-            ids, labels = task.batch(tokens // size.length, size, generator)
-            read += ids.numel()
-            sums.append(0.0)
-            for terms in plan.objective.parts(model, ids, labels, min(moment.done + 1 / plan.steps, 1.0)):
-                yield terms.loss + terms.price
-                sums[-1] += float(terms.loss.detach())
-        last = sums[0] / math.log(2), sums[1]
+        nonlocal read, last, carried
+        length, done = plan.lengths[int(moment.done * len(plan.lengths))], min(moment.done + 1 / plan.steps, 1.0)
+        ids, labels, reset = streams.batch(plan.text_bytes // length, length)
+        inputs = resumed({"input_ids": ids, "streamed": True, "reset": reset}, carried, model.initial_state)
+        size = labels.numel()
+        terms = plan.objective.terms(model, inputs, labels, targets=size, tokens=size, done=done)
+        yield terms.loss + terms.price
+        carried = terms.output.cache.detach()
+        text_loss, recall_loss = float(terms.loss.detach()), 0.0
+        ids, labels = facts.batch(plan.recall_bytes // length, Size(length), generator)
+        for terms in plan.objective.parts(model, ids, labels, done):
+            yield terms.loss + terms.price
+            recall_loss += float(terms.loss.detach())
+        read += size + ids.numel()
+        last = text_loss / math.log(2), recall_loss
 
     def after_step(moment: Moment, loss: float) -> None:
         if moment.step % 10 == 1 or moment.done == 1:

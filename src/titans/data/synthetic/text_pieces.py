@@ -81,9 +81,49 @@ class TextPieces(SyntheticTask):
         pieces = self.text[starts + torch.arange(size.length + 1)].long()
         return pieces[:, :-1], pieces[:, 1:]
 
+    def streams(self, restart: float, generator: torch.Generator) -> TextStreams:
+        """Read the text as streams; see `TextStreams`."""
+        return TextStreams(self.text, restart, generator)
+
     def part(self, name: str) -> Self:
         """Return the text of "train", "validation" or "test"."""
         held_out = int(len(self.text) * HELD_OUT)
         cuts = {"train": (0, 2), "validation": (2, 1), "test": (1, 0)}[name]
         start = len(self.text) - cuts[0] * held_out if cuts[0] else 0
         return dataclasses.replace(self, text=self.text[start : len(self.text) - cuts[1] * held_out])
+
+
+class TextStreams:
+    """Streams through a text, a piece at a time: a row goes on where it stopped, or starts anew at a random place.
+
+    A model that carries its state along learns from memories that have read far more than one piece.
+
+    Args:
+        text: bytes `[M]`, uint8.
+        restart: probability that a row starts anew, for each piece.
+        generator: of the places.
+    """
+
+    def __init__(self, text: Tensor, restart: float, generator: torch.Generator) -> None:
+        self.text, self.restart, self.generator = text, restart, generator
+        self.next = torch.empty(0, dtype=torch.long)  # of each row, its first byte that was not read
+
+    def batch(self, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Read the next piece of each row; another number of rows than before starts all anew.
+
+        Args:
+            rows: how many streams.
+            length: bytes of the pieces.
+
+        Returns:
+            Bytes and the byte after each, `[rows, length]`, and which rows start anew, `[rows]`, bool.
+        """
+        if len(self.next) != rows:
+            self.next = torch.full((rows,), len(self.text))
+        reset = torch.rand(rows, generator=self.generator) < self.restart
+        reset |= self.next + length >= len(self.text)
+        places = torch.randint(len(self.text) - length, (rows,), generator=self.generator)
+        first = torch.where(reset, places, self.next)
+        pieces = self.text[first.unsqueeze(1) + torch.arange(length + 1)].long()
+        self.next = first + length
+        return pieces[:, :-1], pieces[:, 1:], reset
