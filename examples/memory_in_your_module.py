@@ -20,7 +20,7 @@ class PulseClassifier(nn.Module):
     def __init__(self, channels: int = 2, hidden_size: int = 32) -> None:
         super().__init__()
         self.embed = nn.Linear(channels, hidden_size)
-        self.memory = NeuralMemory(hidden_size, num_heads=2, depth=1, chunk_size=16)
+        self.memory = NeuralMemory(hidden_size, num_heads=2, chunk_size=16)
         self.head = nn.Linear(hidden_size, 2)
 
     def forward(self, x, state=None):

@@ -72,7 +72,7 @@ MODELS = {  # layers alone are tested with every switch; here, with each variant
     "gated-deltanet-h2": {"variant": "gated-deltanet-h2", "num_hidden_layers": 3},
     "lmm-token": {"variant": "lmm", **TOKEN},
     "mac-retrieved": {"variant": "mac", "num_retrieved_tokens": 3},
-    "mac-chunk-gates": {"variant": "mac", "memory": {"gates": "chunk"}},
+    "mac-chunk-gates": {"variant": "mac", "memory": {"rule": "chunk", "gates": "chunk"}},
     "mag-channelwise": {"variant": "mag", "memory": {"channelwise_forgetting": True, "depth": 1, "num_heads": 1}},
     "mal-bare": {"variant": "mal", **BARE, "tie_word_embeddings": False},
 }

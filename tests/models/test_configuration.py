@@ -23,7 +23,7 @@ from titans import NeuralMemory, TitansConfig, register_mixer
     ({"memory": {"gate_floor": 1}}, "memory: gate_floor=1 must be a share of an open gate: at least 0 and less than 1"),
     ({"memory": {"gate_floor": float("nan")}}, "memory: gate_floor=nan"),
     ({"memory": {"gate_floor": "x"}}, "memory: gate_floor='x'"),
-    ({"memory": {"theta_max": 0.5}}, "memory: theta_max=0.5 leaves no room for momentum"),
+    ({"memory": {"theta_max": 0.5, "rule": "chunk"}}, "memory: theta_max=0.5 leaves no room for momentum"),
     ({"num_persistent_tokens": -1}, "num_persistent_tokens=-1"),
     ({"hidden_size": 64.0}, "hidden_size=64.0"),
     ({"hidden_size": True}, "hidden_size=True"),

@@ -367,7 +367,8 @@ def test_state_of_another_configuration(make_model, variant):
                 read(model, ids, state)
     changes = [{"num_hidden_layers": 1}, {"hidden_size": 16}]
     if variant in ("lmm", "mac", "mag", "mal"):
-        options = ({"depth": 1}, {"expansion": 4}, {"num_heads": 1}, {"use_short_conv": False}, {"gates": "chunk"})
+        chunk = {"rule": "chunk", "gates": "chunk"}
+        options = ({"depth": 1}, {"expansion": 4}, {"num_heads": 1}, {"use_short_conv": False}, chunk)
         changes += [{"memory": option} for option in options]
     if variant in ("deltanet", "gated-deltanet"):
         changes += [{"memory": {"num_heads": 1}}, {"memory": {"use_short_conv": False}}]

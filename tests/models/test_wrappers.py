@@ -73,7 +73,7 @@ def test_blocks_in_wrappers(make_model, variant, same):
 
 
 def test_states_go_through_torch_save(make_model, variant, same):
-    layer = NeuralMemory(8, 2, gates="chunk").eval()
+    layer = NeuralMemory(8, 2, rule="chunk", gates="chunk").eval()
     model, ids = make_model(variant), text(2, 9)
     x = torch.randn(2, 5, 8)
     model_state = model(ids[:, :5]).cache.detach()

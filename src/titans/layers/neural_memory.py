@@ -143,16 +143,13 @@ class NeuralMemory(Mixer):
 
     def reset_parameters(self) -> None:
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
-        for w in self.initial_weights:
-            nn.init.normal_(w, std=w.shape[1] ** -0.5)
-        if self.config.has_feature_norm:
-            # Keys and features have length 1: products near 1 lie where the activation is no longer a straight line.
-            for w in [*self.feature_weights, *self.initial_weights][:-1]:
-                nn.init.normal_(w)
-        if self.memory_norm is None:
-            with torch.no_grad():
-                self.initial_weights[-1] *= INITIAL_SCALE
-        else:
+        *below, last_layer = [*self.feature_weights, *self.initial_weights]
+        for w in below:
+            # Features have length 1: products near 1 lie where the activation is no longer a straight line.
+            nn.init.normal_(w, std=1.0 if self.config.has_feature_norm else w.shape[1] ** -0.5)
+        scale = INITIAL_SCALE if self.memory_norm is None else 1.0
+        nn.init.normal_(last_layer, std=scale * last_layer.shape[1] ** -0.5)
+        if self.memory_norm is not None:
             nn.init.constant_(self.memory_norm, INITIAL_NORM)
         nn.init.zeros_(self.gates.bias)
         if self.persistent is not None:

@@ -132,7 +132,7 @@ def write(
         return Written(y, memory, after, surprise[0] if measure else None, forgotten=forgotten)
     if not measure and _everywhere(writing, math.inf):
         network = {name: options[name] for name in ("activation", "residual", "norm_weight", "feature_norm")}
-        y = read_memory(q, memory.weights, **network)
+        y = read_memory(q, memory.weights, **network).to(v.dtype)
         memory = skip_tokens(memory, q.shape[1], mask, options["rule"], options["chunk_size"])
         return Written(y, memory, alike(writing, _count(q, mask), written=False), None)
     found = gated_associative_memory(q, k, v, theta, alpha, eta, memory, decide, writing, mask=mask, **options)

@@ -70,6 +70,14 @@ class TitansPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["TitansBlock"]  # noqa: RUF012
     _is_stateful = True  # a memory cannot take tokens back, so assisted decoding is refused
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """Say no: every initialisation goes through `torch.nn.init`, which transformers keeps off what was loaded.
+
+        Of custom code it would leave out modules without parameters of their own, such as a memory without a norm.
+        """
+        return False
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         reset: Any = getattr(module, "reset_parameters", None)
