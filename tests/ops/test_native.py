@@ -36,7 +36,7 @@ def calls(kernel, monkeypatch):
 @given(st.data())
 def test_any_width_and_chunk_size(make_case, close, kernel, poisoned, data):
     """Nothing here is a multiple of the vectors' width, except by chance."""
-    draw, depth = data.draw, data.draw(st.integers(1, 4))
+    draw, depth, rule = data.draw, data.draw(st.integers(1, 4)), data.draw(st.sampled_from(("chunk", "token")))
     chunk_size = draw(st.integers(1, 40))
     options = {
         "depth": depth,
@@ -48,13 +48,17 @@ def test_any_width_and_chunk_size(make_case, close, kernel, poisoned, data):
         "heads": draw(st.integers(1, 2)),
         "activation": draw(st.sampled_from(("gelu", "silu", "relu"))),
         "residual": draw(st.booleans()),
-        "norm": draw(st.sampled_from((None, "shared", "head"))),
-        "limited": depth > 1 and draw(st.booleans()),
+        "rule": rule,
+        "norm": None if rule == "token" else draw(st.sampled_from((None, "shared", "head"))),
+        "limited": rule == "chunk" and depth > 1 and draw(st.booleans()),
+        "feature_norm": draw(st.booleans()),
+        "hidden_lr": draw(st.sampled_from((0.0, 0.5, 1.0))) if rule == "token" else 1.0,
         "step": 0.2 / chunk_size,
         "seed": draw(st.integers(0, 9)),
     }
     if options["norm"] is not None and options["width"] < 3:
         options["norm"] = None  # a norm of one or two numbers is a step function
+    options["feature_norm"] &= options["hidden"] >= 3
     case = make_case(**options)
     close(case.gradients(), case.gradients(backend="naive"), 1e-10)
 
@@ -68,11 +72,18 @@ def test_float32_of_the_usual_sizes(make_case, close, kernel, activation):
 
 
 def test_used_without_padding_and_with_one_forget_gate(make_case, calls):
-    make_case(tokens=13, chunk_size=4, offset=1).run()  # 3 tokens, two chunks, 2 tokens
-    assert calls == [1, 2, 1]
-    for other in ({"rule": "token", "depth": 1}, {"channels": 4, "hidden": 4}, {"masked": True}):
-        make_case(**other).run()
-    assert calls == [1, 2, 1]
+    deep = {"rule": "token", "feature_norm": True}
+    for options in ({}, deep, {**deep, "hidden_lr": 0.5, "depth": 3}):
+        make_case(tokens=13, chunk_size=4, offset=1, **options).run()  # 3 tokens, two chunks, 2 tokens
+        assert calls == [1, 2, 1]
+        calls.clear()
+    make_case(tokens=13, chunk_size=4, rule="token", depth=1).run()  # no place in a chunk
+    assert calls == [3, 1]
+    calls.clear()
+    for other in ({"channels": 4, "hidden": 4}, {"masked": True}):
+        for rule in ("chunk", "token"):
+            make_case(rule=rule, **other).run()
+    assert calls == []
     assert not NATIVE.available(torch.empty(1, device="meta"))
     assert not NATIVE.available(torch.empty(1, dtype=torch.bfloat16))
 

@@ -107,10 +107,12 @@ def _run(options: Options, tokens: Tokens, memory: ChunkState, span: Span) -> tu
 def _backend(options: Options, tokens: Tokens, span: Span) -> Backend | None:
     """Choose what runs a span's chunks; None: autograd."""
     alike = isinstance(span.complete, bool) and tokens.mask is None and tokens.decay.shape[-2] == 1
-    if options.rule == "token" or options.network.feature_norm or not alike or not is_eager():
+    if not alike or not is_eager():
         return None
     if options.backend in (None, "native") and native.available(tokens.q):
         return native
+    if options.rule == "token" or options.network.feature_norm:
+        return None
     worthwhile = options.backend is None and span.chunks >= MANUAL_BACKWARD_CHUNKS
     return manual_backward if worthwhile or options.backend == "manual_backward" else None
 

@@ -1,4 +1,4 @@
-"""A run of chunks as one call of compiled code, for the chunk rule with one forget gate a head on the CPU.
+"""A run of chunks as one call of compiled code, for one forget gate a head on the CPU.
 
 The same mathematics as `manual_backward`, but one head at a time, so that its state stays in the processor's cache from
 chunk to chunk, and with no call in between. Compiled on first use where a C++ compiler is installed
@@ -29,6 +29,8 @@ class Problem(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("batch", "heads", "chunks", "tokens", "layers", "group")),
         *((name, ctypes.c_int64) for name in ("activation", "residual", "limited", "threads")),
+        *((name, ctypes.c_int64) for name in ("online", "feature_norm")),
+        ("hidden_lr", ctypes.c_double),
         ("widths", ctypes.POINTER(ctypes.c_int64)),
         *((name, Stream) for name in ("q", "k", "v", "y")),
         *((name, ctypes.c_void_p) for name in ("theta", "decay", "eta", "scale")),
@@ -92,6 +94,7 @@ class _Run:
             batch=batch, heads=heads, chunks=chunks, tokens=tokens, layers=layers, group=max(1, GROUP // tokens),
             activation=ACTIVATIONS.index(options.network.activation), residual=options.network.residual,
             limited=options.limit_steps, threads=min(torch.get_num_threads(), batch * heads),
+            online=options.rule == "token", feature_norm=options.network.feature_norm, hidden_lr=options.hidden_lr,
             widths=(ctypes.c_int64 * len(widths))(*widths),
         )  # fmt: skip
         self.stream(q=q, k=k, v=v)

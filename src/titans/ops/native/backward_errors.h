@@ -6,32 +6,70 @@
 namespace titans {
 
 // Transpose `Forward::errors`; leaves the gradients of keys in input_grads[0], of values in chunk.v. Carries the
-// gradient of the weights back over the chunk.
-template <class T> void Backward<T>::errors(const Matrices<T>& w, bool apart) {
+// gradient of the weights back over the chunk. The errors were made with `w`, kept `apart` from the state for an anchor.
+template <class T>
+void Backward<T>::errors(const Matrices<T>& w, const State<T>& state, const Trace<T>& trace, bool apart) {
     for (int i = 0; i < last; ++i) {
-        const Matrix<T>& grad = delta_grads[i];
-        multiply(grad, chunk.slopes[i], pull_grads[i]);
+        const Matrix<T>&grad = delta_grads[i], &pull_grad = pull_grads[i];
+        const Features<T>& features = chunk.features[i];
+        multiply(grad, features.slopes, pull_grad);
         multiply(grad, curves[i], grad);
-        product<WHOLE, false>(pull_grads[i], w[i + 1], Into<T>{delta_grads[i + 1], 1, 1});
+        if (p.feature_norm) features.twice_back(trace.pulls[i], pull_grad, input_grads[i + 1], factor_grads[i]);
+        product<WHOLE, false>(pull_grad, w[i + 1], Into<T>{delta_grads[i + 1], 1, 1});
     }
-    for (int t = 0; t < tokens; ++t) pulled(t, delta_grads[last][t]);
+    if (p.online) solved(state);
+    else
+        for (int t = 0; t < tokens; ++t) pulled(t, delta_grads[last][t]);
     for (int i = last; i >= 0; --i) {
-        const Factors<T> read{chunk.scaled(queries[i], chunk.weights), query_slopes[i]};
-        const Factors<T> key{chunk.inputs[i], delta_grads[i]};
+        const bool online = p.online && i == last;  // with the state's weights, not the anchor's
+        const Matrix<T>&a = chunk.inputs[i], &z_grad = delta_grads[i];
+        const Matrix<T> ahead = by_surprise.as(tokens, a.columns);
+        if (online) scale_rows(a, chunk.reach.before().weights, ahead);
+        const Factors<T> read{chunk.scaled(queries[i], chunk.reach.weights), read_grads[i]};
+        const Factors<T> key{online ? ahead : a, z_grad};
         const Factors<T> error = i ? Factors<T>{pull_grads[i - 1], chunk.deltas[i]} : Factors<T>{};
-        const Into<T> weights{state_grad.weights[i], 1, chunk.weights[tokens - 1]};
-        if (apart) {
-            product<WHOLE, true>(read.left, read.right, weights);
-            product<WHOLE, true>(key.left, key.right, Into<T>{anchor_grad[i]});
-            if (i) product<WHOLE, true>(error.left, error.right, Into<T>{anchor_grad[i], 1, 1});
-        } else if (i) {
+        const Into<T> weights{state_grad.weights[i], 1, chunk.reach.weights[tokens - 1]};
+        const Into<T> anchor{anchor_grad[i], 1, 1};
+        if (!apart) {
             product<WHOLE, true, T>({read, key, error}, weights);
         } else {
-            product<WHOLE, true, T>({read, key}, weights);
+            if (online) product<WHOLE, true, T>({read, key}, weights);
+            else product<WHOLE, true, T>({read}, weights), product<WHOLE, true, T>({key}, anchor);
+            if (i) product<WHOLE, true, T>({error}, anchor);
         }
-        product<WHOLE, false>(delta_grads[i], turned[i], Into<T>{input_grads[i], 1, 1});
-        if (i) multiply_add(input_grads[i], chunk.slopes[i - 1], delta_grads[i - 1]);
+        if (online) {
+            const Matrix<T> scaled = chunk.scaled(a, chunk.reach.before().surprise);
+            product<WHOLE, true>(scaled, z_grad, Into<T>{state_grad.surprise[i], 1, 1});
+        } else {
+            if (apart) transpose(w[i], turned[i]);
+            product<WHOLE, false>(z_grad, turned[i], Into<T>{input_grads[i], 1, 1});
+        }
+        if (i) carried_features(i);
     }
+}
+
+// Carry the gradient of a layer's inputs back to the product below.
+template <class T> void Backward<T>::carried_features(int i) {
+    const Matrix<T>&grad = input_grads[i], &z_grad = delta_grads[i - 1];
+    const Features<T>& features = chunk.features[i - 1];
+    if (p.feature_norm)
+        for (int t = 0; t < tokens; ++t)
+            unstandardise(grad[t], features.values[t], features.factors[t], grad.columns, T(1), grad[t],
+                          factor_grads[i - 1][t]);
+    multiply_add(grad, features.slopes, z_grad);
+}
+
+// Transpose `Forward::online`, given the gradient of its errors and leaving that of what they solve for in its place.
+template <class T> void Backward<T>::solved(const State<T>& state) {
+    const Matrix<T>&f = chunk.inputs[last], &grad = delta_grads[last], &f_grad = input_grads[last];
+    const Reach<T> reach = chunk.reach.before();
+    overlap(f, f, reach);
+    solve_transposed(back, grad);
+    const Matrix<T> by_read = mixed_back(last, f, grad, state, reach, reach_grad.before(), false);
+    each(f, [&](int t, int j) { store(f_grad[t] + j, load(f_grad[t] + j) + load(by_read[t] + j)); });
+    each(grad, [&](int t, int j) { store(chunk.v[t] + j, -load(grad[t] + j)); });
+    if (!p.residual) return;
+    each(grad, [&](int t, int j) { store(input_grads[0][t] + j, load(input_grads[0][t] + j) + load(grad[t] + j)); });
 }
 
 // Carry the gradient of the last error back to the last product, in place, and to keys, values and scale.

@@ -3,17 +3,16 @@
 
 #include <limits>
 
-#include "problem.h"
+#include "features.h"
+#include "norm.h"
 
 namespace titans {
-
-constexpr double NORM_EPS = 1e-6;  // as in network.py
 
 // Recurrence of the coefficients of gradients (recurrence.py), from token to token: no division and no logarithm, so
 // gates of exactly 0 and 1 need no care. Fills `momentum` [tokens, tokens], how much of gradient j is in the surprise at
 // token t (a pitch of 0 keeps the last row only), and `gradient`, how much of it is in the weights; both times `steps`.
 template <class T>
-inline void reach(const T* steps, const T* decay, const T* eta, const Matrix<T>& momentum, const Matrix<T>& gradient) {
+inline void carry_steps(const T* steps, const T* decay, const T* eta, const Matrix<T>& momentum, const Matrix<T>& gradient) {
     for (int t = 0; t < gradient.rows; ++t) {
         for (int j = 0; j < gradient.columns; j += LANES<T>) {
             const Vec<T> m = t ? load(momentum[t - 1] + j) * eta[t] : Vec<T>{};
@@ -24,51 +23,29 @@ inline void reach(const T* steps, const T* decay, const T* eta, const Matrix<T>&
     }
 }
 
-// The layer norm on the last product, without scale; rows of whole vectors.
-template <class T> struct Norm {
-    int width;
-    T* scale;     // [width]; null: no norm
-    T* mask;      // 1 in the first `width` elements
-    T steepest;   // the largest square of the scale
+// How much of the state at the chunk's start, and of each gradient, has reached the weights by each token.
+template <class T> struct Reach {
+    T *weights, *surprise;  // A and B [tokens]
+    Matrix<T> gradient;     // C [tokens, tokens]
 
-    Norm(const Problem& p, Arena<T>& arena)
-        : width(p.widths[p.layers]), scale(arena.row(width)), mask(arena.row(width)), steepest(1) {}
+    Reach(Arena<T>& arena, int tokens) : weights(arena.row(tokens + 1)), surprise(arena.row(tokens + 1)) {
+        gradient = arena.matrix(tokens + 1, tokens);
+        *this = shifted(1);
+        gradient.rows = tokens;
+    }
+    // Before each token's own write: there is a row ahead of the first token's.
+    Reach before() const { return shifted(-1); }
+    // Nothing was written ahead of the first token.
+    void start() const {
+        weights[-1] = 1, surprise[-1] = 0;
+        std::fill(gradient[-1], gradient[-1] + gradient.width(), T(0));
+    }
 
-    void fetch(const Problem& p, int head) {
-        std::fill(mask, mask + padded<T>(width), T(0));
-        std::fill(mask, mask + width, T(1));
-        if (!p.scale) {
-            scale = nullptr;
-            return;
-        }
-        std::fill(scale, scale + padded<T>(width), T(0));
-        std::memcpy(scale, (const T*)p.scale + head % p.heads * width, width * sizeof(T));
-        steepest = 0;
-        for (int j = 0; j < width; ++j) steepest = std::max(steepest, scale[j] * scale[j]);
-    }
-    // Returns the reciprocal standard deviation.
-    T standardise(const T* z, T* unit) const {
-        const T mean = dot(z, mask, width) / width;
-        for (int j = 0; j < width; j += LANES<T>) store(unit + j, (load(z + j) - mean) * load(mask + j));
-        const T rstd = 1 / std::sqrt(dot(unit, unit, width) / width + T(NORM_EPS));
-        for (int j = 0; j < width; j += LANES<T>) store(unit + j, load(unit + j) * rstd);
-        return rstd;
-    }
-    // Carry a gradient back through `standardise`; `out` may be `grad`.
-    void unstandardise(const T* grad, const T* unit, T rstd, T* out) const {
-        const T mean = dot(grad, mask, width) / width, along = dot(grad, unit, width) / width;
-        for (int j = 0; j < width; j += LANES<T>)
-            store(out + j, (load(grad + j) - mean - load(unit + j) * along) * load(mask + j) * rstd);
-    }
-    // Gradient of the loss at the normalised (or plain) last product, where the memory's output is `unit`.
-    void aim(const Problem& p, const T* key, const T* value, const T* unit, T* out) const {
-        for (int j = 0; j < width; j += LANES<T>) {
-            Vec<T> error = -load(value + j);
-            if (p.residual) error += load(key + j);
-            if (scale) error = (error + load(unit + j) * load(scale + j)) * load(scale + j);
-            else error += load(unit + j);
-            store(out + j, error * T(2));
-        }
+  private:
+    Reach shifted(int tokens) const {
+        Reach other = *this;
+        other.weights += tokens, other.surprise += tokens, other.gradient.data += tokens * gradient.ld;
+        return other;
     }
 };
 
@@ -78,24 +55,25 @@ template <class T> struct Chunk {
     const int tokens, last;
     Matrix<T> q, v;
     Matrices<T> inputs, deltas;  // [tokens, in], [tokens, out]
-    Matrices<T> slopes;          // of the activation at each product but the last [tokens, out]
+    std::vector<Features<T>> features;  // what the inputs of all layers but the first are made from
     const T *theta, *decay, *eta;
-    T *weights, *surprise;  // A and B: how much of the state at the chunk's start is in the weights [tokens]
-    T past;                 // H: and of the surprise in the surprise at the end
-    T *steps, *momentum;    // theta, and D, shortened where steps are limited [tokens]
-    Matrix<T> gradient;     // C, likewise [tokens, tokens]
+    Reach<T> reach;       // A, B and C; C is shortened where steps are limited
+    T past;               // H: how much of the surprise at the chunk's start is in the surprise at the end
+    T *steps, *momentum;  // theta, and D, likewise shortened [tokens]
     Norm<T> norm;
     Buffer<T> spread, turned;
 
     Chunk(const Problem& p, Arena<T>& arena)
         : p(p), tokens(p.tokens), last(p.layers - 1), q(arena.matrix(tokens, p.widths[0])),
-          v(arena.matrix(tokens, p.widths[p.layers])), weights(arena.row(tokens)), surprise(arena.row(tokens)),
-          steps(arena.row(tokens)), momentum(arena.row(tokens)), gradient(arena.matrix(tokens, tokens)), norm(p, arena),
-          spread(arena, tokens, p.widest()), turned(arena, p.widest(), std::max(tokens, p.widest())) {
+          v(arena.matrix(tokens, p.widths[p.layers])), reach(arena, tokens), steps(arena.row(tokens)),
+          momentum(arena.row(tokens)), norm(p, arena), spread(arena, tokens, p.widest()),
+          turned(arena, p.widest(), std::max(tokens, p.widest())) {
+        inputs.push_back(arena.matrix(tokens, p.widths[0]));
         for (int i = 0; i < p.layers; ++i) {
-            inputs.push_back(arena.matrix(tokens, p.widths[i]));
             deltas.push_back(arena.matrix(tokens, p.widths[i + 1]));
-            if (i < last) slopes.push_back(arena.matrix(tokens, p.widths[i + 1]));
+            if (i == last) break;
+            features.emplace_back(arena, tokens, p.widths[i + 1]);
+            inputs.push_back(features[i].values);
         }
     }
 
@@ -112,14 +90,15 @@ template <class T> struct Chunk {
         std::fill(steps, steps + padded<T>(tokens), T(0));
         for (int t = 0; t < tokens; ++t) {
             a *= decay[t], h *= eta[t], b = decay[t] * b + h;
-            weights[t] = a, surprise[t] = b;
+            reach.weights[t] = a, reach.surprise[t] = b;
             steps[t] = p.limited ? theta[t] * limits[t] : theta[t];
         }
         past = h;
-        reach(steps, decay, eta, Matrix<T>{momentum, tokens, tokens, 0}, gradient);
+        reach.start();
+        carry_steps(steps, decay, eta, Matrix<T>{momentum, tokens, tokens, 0}, reach.gradient);
     }
 
-    const T* reached() const { return gradient[tokens - 1]; }
+    const T* reached() const { return reach.gradient[tokens - 1]; }
 
     Matrix<T> transposed(const Matrix<T>& x) const {
         const Matrix<T> out = turned.as(x.columns, x.rows);
@@ -135,14 +114,15 @@ template <class T> struct Chunk {
 
     // The state after the chunk, from that before it; both may be one.
     void write(const State<T>& before, const State<T>& after) const {
-        const T a = weights[tokens - 1], b = surprise[tokens - 1], h = past;
+        const T a = reach.weights[tokens - 1], b = reach.surprise[tokens - 1], h = past;
         for (int i = 0; i < p.layers; ++i) {
             const Matrix<T>&w = before.weights[i], &s = before.surprise[i];
+            const T rate = p.rate(i);
             product<WHOLE, true>(scaled(inputs[i], reached()), deltas[i], [&](int r, int j, Vec<T> v) {
-                store(after.weights[i][r] + j, load(w[r] + j) * a + load(s[r] + j) * b - v);
+                store(after.weights[i][r] + j, load(w[r] + j) * a + load(s[r] + j) * b - v * rate);
             });
             product<WHOLE, true>(scaled(inputs[i], momentum), deltas[i], [&](int r, int j, Vec<T> v) {
-                store(after.surprise[i][r] + j, load(s[r] + j) * h - v);
+                store(after.surprise[i][r] + j, load(s[r] + j) * h - v * rate);
             });
         }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "chunk.h"
+#include "solve.h"
 
 namespace titans {
 
@@ -33,9 +34,10 @@ template <class T> class Forward {
             if (p.trace && c % p.group == 0) state.keep(State<T>::kept(p, head, c / p.group));
             const Trace<T> trace = p.trace ? Trace<T>::of(p, head, c) : spare;
             chunk.fetch(head, c);
+            if (!p.limited) chunk.coefficients(trace.limits);
             errors(c ? state.weights : anchor, trace);
             sizes(trace, p.norms ? (T*)p.norms + (head * p.chunks + c) * p.tokens : nullptr);
-            chunk.coefficients(trace.limits);
+            if (p.limited) chunk.coefficients(trace.limits);
             read(trace);
             deliver(p, reads[chunk.last], p.y, head, c);
             chunk.write(state, state);
@@ -47,30 +49,45 @@ template <class T> class Forward {
     // Forward and backward of the keys through the anchor.
     void errors(const Matrices<T>& w, const Trace<T>& trace) {
         const int last = chunk.last;
-        for (int i = 0; i <= last; ++i) {
-            const Matrix<T>& z = trace.products[i];
-            product<WHOLE, false>(chunk.inputs[i], w[i], Into<T>{z});
-            if (i == last) break;
-            const Matrix<T>&a = chunk.inputs[i + 1], &slope = chunk.slopes[i];
-            with_activation(p.activation, [&](auto kind) {
-                each(z, [&](int t, int j) {
-                    const Bend<T> bent = bend<T, decltype(kind)::value>(load(z[t] + j));
-                    store(a[t] + j, bent.value), store(slope[t] + j, bent.slope);
-                });
-            });
+        for (int i = 0; i < last; ++i) {
+            product<WHOLE, false>(chunk.inputs[i], w[i], Into<T>{trace.products[i]});
+            chunk.features[i].fetch(p, trace.products[i]);
         }
-        for (int t = 0; t < p.tokens; ++t) {
-            T *z = trace.products[last][t], *delta = chunk.deltas[last][t];
-            const T rstd = chunk.norm.scale ? chunk.norm.standardise(z, unit) : 1;
-            chunk.norm.aim(p, chunk.inputs[0][t], chunk.v[t], chunk.norm.scale ? unit : z, delta);
-            if (chunk.norm.scale) chunk.norm.unstandardise(delta, unit, rstd, delta);
-            std::memcpy(trace.pulls[last][t], delta, trace.pulls[last].ld * sizeof(T));
-            trace.limits[t] = chunk.norm.steepest * rstd * rstd;
-        }
+        if (p.online) online();
+        else anchored(w[last], trace);
+        for (int t = 0; t < p.tokens; ++t)
+            std::memcpy(trace.pulls[last][t], chunk.deltas[last][t], trace.pulls[last].ld * sizeof(T));
         for (int i = last; i-- > 0;) {
             product<WHOLE, false>(chunk.deltas[i + 1], chunk.transposed(w[i + 1]), Into<T>{trace.pulls[i]});
-            multiply(trace.pulls[i], chunk.slopes[i], chunk.deltas[i]);
+            chunk.features[i].back(p, trace.pulls[i], chunk.deltas[i]);
         }
+    }
+
+    // The last layer's errors, each at the anchor.
+    void anchored(const Matrix<T>& w, const Trace<T>& trace) {
+        const int last = chunk.last;
+        const Norm<T>& norm = chunk.norm;
+        const Matrix<T>& z = norm.scale ? trace.products[last] : chunk.deltas[last];
+        product<WHOLE, false>(chunk.inputs[last], w, Into<T>{z});
+        for (int t = 0; t < p.tokens; ++t) {
+            T* delta = chunk.deltas[last][t];
+            const T rstd = norm.scale ? norm.standardise(z[t], unit) : 1;
+            norm.aim(p, chunk.inputs[0][t], chunk.v[t], norm.scale ? unit : z[t], delta);
+            if (norm.scale) norm.unstandardise(delta, unit, rstd, delta);
+            trace.limits[t] = norm.steepest * rstd * rstd;
+        }
+    }
+
+    // The last layer's errors, each at the weights before its own token, which the errors before have changed.
+    void online() {
+        const int last = chunk.last;
+        const Matrix<T>&f = chunk.inputs[last], &error = chunk.deltas[last];
+        unmixed(last, f, chunk.reach.before(), error);
+        each(error, [&](int t, int j) {
+            const Vec<T> target = load(chunk.v[t] + j);
+            store(error[t] + j, load(error[t] + j) - (p.residual ? target - load(chunk.inputs[0][t] + j) : target));
+        });
+        solve(mixed, error);
     }
 
     // Norms of the gradients, and from them the limits, which hold the norm's slope before.
@@ -90,27 +107,32 @@ template <class T> class Forward {
         }
     }
 
+    // What a layer answers as if the chunk had no errors; and `mixed`, how much of each error comes off it.
+    void unmixed(int i, const Matrix<T>& x, const Reach<T>& reach, const Matrix<T>& z) {
+        product<WHOLE, false>(x, state.weights[i], Into<T>{z, 1, 0, reach.weights});
+        product<WHOLE, false>(x, state.surprise[i], Into<T>{z, 1, 1, reach.surprise});
+        product<LOWER, false>(x, chunk.transposed(chunk.inputs[i]), [&](int t, int j, Vec<T> gram) {
+            store(mixed[t] + j, gram * load(reach.gradient[t] + j));
+        });
+    }
+
     // Each query at the memory as of its own token.
     void read(const Trace<T>& trace) {
+        const Norm<T>& norm = chunk.norm;
         for (int i = 0; i < p.layers; ++i) {
-            const Matrix<T>&x = i ? reads[i - 1] : chunk.q, &z = trace.reads[i];
-            product<WHOLE, false>(x, state.weights[i], Into<T>{z, 1, 0, chunk.weights});
-            product<WHOLE, false>(x, state.surprise[i], Into<T>{z, 1, 1, chunk.surprise});
-            product<LOWER, false>(x, chunk.transposed(chunk.inputs[i]), [&](int t, int j, Vec<T> gram) {
-                store(mixed[t] + j, gram * load(chunk.gradient[t] + j));
-            });
-            product<FROM_LOWER, false>(mixed, chunk.deltas[i], Into<T>{z, -1, 1});
-            const Matrix<T>& y = reads[i];
-            if (i < chunk.last)
-                with_activation(p.activation, [&](auto kind) {
-                    each(z, [&](int t, int j) { store(y[t] + j, bend<T, decltype(kind)::value>(load(z[t] + j)).value); });
-                });
+            const bool last = i == chunk.last;
+            const Matrix<T>&y = reads[i], &z = last && !norm.scale ? y : trace.reads[i];
+            unmixed(i, i ? reads[i - 1] : chunk.q, chunk.reach, z);
+            product<FROM_LOWER, false>(mixed, chunk.deltas[i], Into<T>{z, T(-p.rate(i)), 1});
+            if (last) break;
+            each_bend(p, z, [&](int t, int j, const Bend<T>& bent) { store(y[t] + j, bent.value); });
+            normalise(p, y);
         }
-        const Matrix<T>&z = trace.reads[chunk.last], &y = reads[chunk.last];
+        const Matrix<T>& y = reads[chunk.last];
         for (int t = 0; t < p.tokens; ++t) {
-            if (chunk.norm.scale) chunk.norm.standardise(z[t], unit);
+            if (norm.scale) norm.standardise(trace.reads[chunk.last][t], unit);
             for (int j = 0; j < y.columns; j += LANES<T>) {
-                Vec<T> out = chunk.norm.scale ? load(unit + j) * load(chunk.norm.scale + j) : load(z[t] + j);
+                Vec<T> out = norm.scale ? load(unit + j) * load(norm.scale + j) : load(y[t] + j);
                 if (p.residual) out += load(chunk.q[t] + j);
                 store(y[t] + j, out);
             }

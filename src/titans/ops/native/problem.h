@@ -17,6 +17,8 @@ struct Stream {
 struct Problem {
     int64_t batch, heads, chunks, tokens, layers, group;  // tokens of a chunk; chunks per kept state
     int64_t activation, residual, limited, threads;
+    int64_t online, feature_norm;  // the token rule; centred inputs of length 1 for all layers but the first
+    double hidden_lr;              // step size of the layers below the last, in units of theta
     const int64_t* widths;  // layers + 1
 
     Stream q, k, v, y;
@@ -38,6 +40,7 @@ struct Problem {
 
     int groups() const { return (chunks + group - 1) / group; }
     int widest() const { return *std::max_element(widths, widths + layers + 1); }
+    double rate(int layer) const { return layer < layers - 1 ? hidden_lr : 1; }
 };
 
 // Hands out memory front to back; with a null base it only counts.
@@ -129,12 +132,15 @@ template <class T> inline void multiply_add(const Matrix<T>& x, const Matrix<T>&
 
 // What the forward pass keeps of one chunk.
 template <class T> struct Trace {
-    Matrices<T> products, pulls, reads;  // keys and queries through the layers, and errors back [tokens, out]
-    T* limits;                           // how far each step was shortened [tokens]
+    Matrices<T> products, reads;  // keys and queries through the layers, the last with a norm only [tokens, out]
+    Matrices<T> pulls;            // errors back [tokens, out]
+    T* limits;                    // how far each step was shortened [tokens]
 
     Trace(const Problem& p, Arena<T>& arena) {
-        for (auto* part : {&products, &pulls, &reads})
-            for (int i = 0; i < p.layers; ++i) part->push_back(arena.packed(p.tokens, p.widths[i + 1]));
+        for (auto* part : {&products, &reads, &pulls})
+            for (int i = 0; i < p.layers; ++i)
+                if (part == &pulls || i < p.layers - 1 || p.scale)
+                    part->push_back(arena.packed(p.tokens, p.widths[i + 1]));
         limits = arena.row(p.tokens);
     }
     static size_t size(const Problem& p) {
