@@ -130,21 +130,23 @@ def test_float32_is_close_to_the_float64_reference(make_case, close, name):
     close(single, double, 1e-4)
 
 
-@pytest.mark.parametrize("rule", ["chunk", "token"])
+@pytest.mark.parametrize(("rule", "depth"), [("chunk", 2), ("token", 1), ("token", 2)])
 @pytest.mark.parametrize("gates", [{"alpha": 0}, {"alpha": 1}, {"eta": 0}, {"eta": 1}, {"theta": 0},
                                    {"alpha": 0, "eta": 0}, {"alpha": 1, "eta": 0}, {"alpha": 0, "eta": 1},
                                    {"alpha": 1, "eta": 1}], ids=str)  # fmt: skip
-def test_gates_of_exactly_0_and_1(make_case, close, rule, gates):
+def test_gates_of_exactly_0_and_1(make_case, close, rule, depth, gates):
     """Their gradients too: a coefficient that is 0 may still have a slope."""
-    case = make_case(rule=rule, depth=1 if rule == "token" else 2, offset=0 if rule == "token" else 1, norm=None)
+    case = make_case(rule=rule, depth=depth, offset=depth - 1, norm=None)
     for name, value in gates.items():
         case.inputs[name] = torch.full_like(case.inputs[name], value)
     close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
-@given(st.integers(0, 2**16), st.sampled_from(("chunk", "token")), st.sampled_from((None, 2)))
+@given(
+    st.integers(0, 2**16), st.sampled_from((("chunk", 2), ("token", 1), ("token", 2))), st.sampled_from((None, 2))
+)
 def test_gates_of_0_and_1_here_and_there(make_case, close, seed, rule, channels):
-    case = make_case(rule=rule, depth=1 if rule == "token" else 2, hidden=4, channels=channels)
+    case = make_case(rule=rule[0], depth=rule[1], hidden=4, channels=channels)
     generator = torch.Generator().manual_seed(seed)
     for name in ("theta", "alpha", "eta"):
         gate = case.inputs[name]
@@ -161,7 +163,7 @@ def test_gates_near_0_and_1_lose_no_precision(make_case, close):
     close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
-@pytest.mark.parametrize("name", ["published", "limited", "token"])
+@pytest.mark.parametrize("name", ["published", "limited", "token", "token-two-layers"])
 def test_second_derivatives(make_case, name):
     """The op is differentiable twice: outer loops may themselves be trained through."""
     case = make_case(**{**CASES[name], "batch": 1, "heads": 1, "tokens": 4, "width": 2, "hidden": 2, "chunk_size": 3})
@@ -379,7 +381,8 @@ def test_unbatched_weights_serve_all_rows(make_case, close):
 # Surprise --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["published", "three-layers", "masked-offset", "token", "token-channels"])
+@pytest.mark.parametrize("name", ["published", "three-layers", "masked-offset", "features", "token", "token-channels",
+                                  "token-features", "token-slower"])  # fmt: skip
 def test_surprise_is_the_gradient_norm(make_case, close, name):
     case = make_case(**CASES[name])
     y, state, surprise = case.run(return_surprise=True)
@@ -463,14 +466,15 @@ def test_training_memory_by_autograd_grows_far_slower_than_a_state_per_chunk(mak
 
 
 @pytest.mark.slow
-def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, backend):
-    if backend == "chunk":
+@pytest.mark.parametrize("rule", [{}, {"rule": "token", "feature_norm": True}], ids=["chunk", "token"])
+def test_training_memory_keeps_a_state_per_group_only(make_case, monkeypatch, backend, rule):
+    if backend == "chunk" or (rule and backend == "manual_backward"):
         pytest.skip("by autograd: the test above")
 
     def per_chunk():
-        return (kept_bytes(make_case, 1536)[0] - kept_bytes(make_case, 512)[0]) / 1024
+        return (kept_bytes(make_case, 1536, **rule)[0] - kept_bytes(make_case, 512, **rule)[0]) / 1024
 
-    _, state = kept_bytes(make_case, 1)
+    _, state = kept_bytes(make_case, 1, **rule)
     assert per_chunk() < state / 6  # what is kept of two tokens, and a 512th of a state
     monkeypatch.setattr(MODULES[backend], "GROUP", 2)
     assert per_chunk() > state / 2  # a group of one chunk: the measure sees every state
@@ -570,15 +574,15 @@ def test_no_tokens(make_case):
 
 
 @pytest.mark.parametrize("widths", [(4, 5), (5, 1), (4, 6, 5), (5, 6, 4)])
-@pytest.mark.parametrize("limited", [False, True])
-def test_inputs_and_outputs_of_different_width(make_case, close, widths, limited):
-    case = make_case(width=widths[0], depth=len(widths) - 1, limited=limited)
+@pytest.mark.parametrize("rule", [{}, {"limited": True}, {"rule": "token"}], ids=["chunk", "limited", "token"])
+def test_inputs_and_outputs_of_different_width(make_case, close, widths, rule):
+    case = make_case(width=widths[0], depth=len(widths) - 1, **rule)
     generator = torch.Generator().manual_seed(5)
     shapes = [(2, 2, i, o) for i, o in itertools.pairwise(widths)]
     weights, surprise, anchor = (
         [torch.randn(s, generator=generator, dtype=torch.float64) / 2 for s in shapes] for _ in range(3)
     )
-    case.state = AssociativeMemoryState(weights, surprise, anchor, 0)
+    case.state = AssociativeMemoryState(weights, surprise, anchor if case.anchored else weights, 0)
     case.inputs["v"] = torch.randn(2, 13, 2, widths[-1], generator=generator, dtype=torch.float64)
     case.inputs["k"] *= 1.5  # for a matrix and a unit key the limit has a kink
     close(case.gradients(), case.gradients(backend="naive"), EXACT)

@@ -64,11 +64,27 @@ def test_any_width_and_chunk_size(make_case, close, kernel, poisoned, data):
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu", "relu"])
-def test_float32_of_the_usual_sizes(make_case, close, kernel, activation):
+@pytest.mark.parametrize("rule", [
+    {"norm": "head", "step": 0.5 / 64, "limited": True},
+    {"rule": "token", "feature_norm": True, "hidden_lr": 1 / 64},
+    {"rule": "token", "depth": 1},
+], ids=["chunk", "token", "token-matrix"])  # fmt: skip
+def test_float32_of_the_usual_sizes(make_case, close, kernel, activation, rule):
     options = {"batch": 1, "tokens": 128, "width": 64, "hidden": 128, "chunk_size": 64, "residual": True,
-               "norm": "head", "activation": activation, "step": 0.5 / 64, "limited": True}  # fmt: skip
+               "activation": activation, **rule}  # fmt: skip
     single = make_case(**options, dtype=torch.float32).gradients()
     close(single, make_case(**options, backend="chunk").gradients(), 1e-4)
+
+
+@pytest.mark.parametrize("group", [1, 8, 12])
+def test_groups_change_no_gradient_under_the_token_rule(make_case, close, monkeypatch, calls, group):
+    """States made anew from the errors that were kept, in groups of 1, 2 and 3 chunks; the last one is smaller."""
+    case = make_case(tokens=35, chunk_size=4, rule="token", feature_norm=True, hidden_lr=0.5, depth=3, offset=1)
+    whole = case.gradients()
+    close(whole, case.gradients(backend="naive"), 1e-11)
+    monkeypatch.setattr(NATIVE, "GROUP", group)
+    close(case.gradients(), whole, 1e-12)
+    assert calls
 
 
 def test_used_without_padding_and_with_one_forget_gate(make_case, calls):
@@ -98,8 +114,14 @@ def test_not_used_where_each_operation_must_be_seen(make_case, calls):
     assert calls == [1]
 
 
-def test_threads_change_no_bit(make_case, same, kernel):
-    case = make_case(batch=3, tokens=24, width=9, hidden=20, norm="head", limited=True, dtype=torch.float32)
+RULES = pytest.mark.parametrize(
+    "rule", [{"norm": "head", "limited": True}, {"rule": "token", "feature_norm": True}], ids=["chunk", "token"]
+)
+
+
+@RULES
+def test_threads_change_no_bit(make_case, same, kernel, rule):
+    case = make_case(batch=3, tokens=24, width=9, hidden=20, dtype=torch.float32, **rule)
     usual, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):
@@ -121,8 +143,9 @@ def test_views_of_one_tensor_need_no_copies(make_case, same, kernel):
     same(case.run(**views), case.run())
 
 
-def test_nan_spoils_results_only(make_case, kernel):
-    case = make_case(batch=2, tokens=8, norm="head", limited=True)
+@RULES
+def test_nan_spoils_results_only(make_case, kernel, rule):
+    case = make_case(batch=2, tokens=8, **rule)
     expected, _ = case.run()
     for name in ("q", "k", "v", "theta", "alpha", "eta"):
         spoilt = case.inputs[name].clone()

@@ -89,8 +89,11 @@ template <class T> class Backward {
             const Features<T>& features = chunk.features[i];
             features.fetch(p, trace.products[i], curves[i]);
             const Matrix<T>&delta = chunk.deltas[i], &pull = features.before_norm(p, trace.pulls[i], delta);
-            multiply(pull, curves[i], curves[i]);
-            multiply(pull, features.slopes, delta);
+            each(pull, [&](int t, int j) {
+                const Vec<T> u = load(pull[t] + j);
+                store(delta[t] + j, u * load(features.slopes[t] + j));
+                store(curves[i][t] + j, u * load(curves[i][t] + j));
+            });
         }
         copy<T>(trace.pulls[last].data, trace.pulls[last].ld, chunk.deltas[last]);
         chunk.coefficients(trace.limits);
