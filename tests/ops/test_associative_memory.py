@@ -142,9 +142,7 @@ def test_gates_of_exactly_0_and_1(make_case, close, rule, depth, gates):
     close(case.gradients(), case.gradients(backend="naive"), EXACT)
 
 
-@given(
-    st.integers(0, 2**16), st.sampled_from((("chunk", 2), ("token", 1), ("token", 2))), st.sampled_from((None, 2))
-)
+@given(st.integers(0, 2**16), st.sampled_from((("chunk", 2), ("token", 1), ("token", 2))), st.sampled_from((None, 2)))
 def test_gates_of_0_and_1_here_and_there(make_case, close, seed, rule, channels):
     case = make_case(rule=rule[0], depth=rule[1], hidden=4, channels=channels)
     generator = torch.Generator().manual_seed(seed)
