@@ -1,4 +1,4 @@
-"""A run of chunks as one step of autograd, for the chunk rule with one forget gate a head."""
+"""A run of chunks as one step of autograd, with one forget gate a head."""
 
 from __future__ import annotations
 

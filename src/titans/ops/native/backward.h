@@ -44,7 +44,8 @@ template <class T> class Backward {
             const int in = p.widths[i], out = p.widths[i + 1];
             for (auto* part : {&anchor, &anchor_grad}) part->push_back(arena.matrix(in, out));
             input_grads.push_back(arena.matrix(tokens, in));
-            for (auto* part : {&curves, &read_grads, &delta_grads, &pull_grads}) part->push_back(arena.matrix(tokens, out));
+            for (auto* part : {&curves, &read_grads, &delta_grads, &pull_grads})
+                part->push_back(arena.matrix(tokens, out));
             turned.push_back(arena.matrix(out, in));
             queries.push_back(i ? query_features[i - 1].values : chunk.q);
             if (i == last) break;
@@ -108,7 +109,7 @@ template <class T> class Backward {
         past_grad = 0;
         written();
         read(head, c, state, trace);
-        if (!p.online) gates(head, c, trace);  // errors depend on limits, or, under the token rule, on the gates
+        if (!p.online) gates(head, c, trace);  // limits depend on the errors; under the token rule errors on the gates
         errors(c ? state.weights : anchor, state, trace, c == 0);
         if (p.online) gates(head, c, trace);
         deliver(p, input_grads[0], p.k_grad, head, c);
@@ -142,8 +143,8 @@ template <class T> class Backward {
     void read(int head, int c, const State<T>& state, const Trace<T>& trace);
     void read_layer(int i, const State<T>& state);
     void overlap(const Matrix<T>& x, const Matrix<T>& a, const Reach<T>& reach);
-    Matrix<T> mixed_back(int i, const Matrix<T>& x, const Matrix<T>& z_grad, const State<T>& state, const Reach<T>& reach,
-                         const Reach<T>& grad, bool first);
+    Matrix<T> mixed_back(int i, const Matrix<T>& x, const Matrix<T>& z_grad, const State<T>& state,
+                         const Reach<T>& reach, const Reach<T>& grad, bool first);
     void carry_surprise(int i, const State<T>& state);
 
     // Defined in backward_errors.h.

@@ -6,7 +6,7 @@
 namespace titans {
 
 // Transpose `Forward::errors`; leaves the gradients of keys in input_grads[0], of values in chunk.v. Carries the
-// gradient of the weights back over the chunk. The errors were made with `w`, kept `apart` from the state for an anchor.
+// gradient of the weights back over the chunk. The errors are of `w`, which is `apart` from the state in a first chunk.
 template <class T>
 void Backward<T>::errors(const Matrices<T>& w, const State<T>& state, const Trace<T>& trace, bool apart) {
     for (int i = 0; i < last; ++i) {

@@ -12,7 +12,8 @@ namespace titans {
 // gates of exactly 0 and 1 need no care. Fills `momentum` [tokens, tokens], how much of gradient j is in the surprise at
 // token t (a pitch of 0 keeps the last row only), and `gradient`, how much of it is in the weights; both times `steps`.
 template <class T>
-inline void carry_steps(const T* steps, const T* decay, const T* eta, const Matrix<T>& momentum, const Matrix<T>& gradient) {
+inline void carry_steps(const T* steps, const T* decay, const T* eta, const Matrix<T>& momentum,
+                        const Matrix<T>& gradient) {
     for (int t = 0; t < gradient.rows; ++t) {
         for (int j = 0; j < gradient.columns; j += LANES<T>) {
             const Vec<T> m = t ? load(momentum[t - 1] + j) * eta[t] : Vec<T>{};

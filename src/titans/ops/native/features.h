@@ -51,15 +51,16 @@ template <class T> struct Features {
     void back(const Problem& p, const Matrix<T>& grad, const Matrix<T>& out) const {
         multiply(before_norm(p, grad, out), slopes, out);
     }
-    // Transpose `before_norm` of `pull` to `carried`, in place at the gradient of its result. What the inputs get is added to
-    // `input_grad`; `by_factor` is left for `unstandardise`.
+    // Transpose `before_norm` of `pull`: `grad` is its result's gradient, and then that of `pull`. What the values get
+    // is added to `input_grad`; `by_factor` is left for `unstandardise`.
     void twice_back(const Matrix<T>& pull, const Matrix<T>& grad, const Matrix<T>& input_grad, T* by_factor) const {
         const int width = values.columns;
         for (int t = 0; t < grad.rows; ++t) {
             const T *p = pull[t], *f = values[t], factor = factors[t];
             T *g = grad[t], *to = input_grad[t];
             const T along_pull = dot(p, f, width), along_grad = dot(g, f, width);
-            by_factor[t] = factor * (dot(g, p, width) - mean(p, width) * mean(g, width) * width - along_pull * along_grad);
+            const T centred = dot(g, p, width) - mean(p, width) * mean(g, width) * width;
+            by_factor[t] = factor * (centred - along_pull * along_grad);
             add(g, -factor * along_pull, width, to);
             add(p, -factor * along_grad, width, to);
             unstandardise(g, f, factor, width, T(1), g);

@@ -26,12 +26,13 @@ template <class T> inline T standardise(const T* x, int width, T square, T* out)
     return factor;
 }
 
-// Carry a gradient back through `standardise`, which returned `unit` and `factor`, and with it `by_factor`, the gradient
-// of the factor's logarithm. `out` may be `grad`.
+// Carry a gradient back through `standardise`, which returned `unit` and `factor`, and with it `by_factor`, the
+// gradient of the factor's logarithm. `out` may be `grad`.
 template <class T>
 inline void unstandardise(const T* grad, const T* unit, T factor, int width, T square, T* out, T by_factor = 0) {
     const T centre = mean(grad, width), along = (dot(grad, unit, width) + by_factor) / square;
-    for (int j = 0; j < width; j += LANES<T>) store(out + j, (load(grad + j) - centre - load(unit + j) * along) * factor);
+    for (int j = 0; j < width; j += LANES<T>)
+        store(out + j, (load(grad + j) - centre - load(unit + j) * along) * factor);
     clear_rest(out, width);
 }
 
