@@ -8,7 +8,9 @@ namespace titans {
 constexpr double NORM_EPS = 1e-6;  // as in network.py
 
 // Set what lies behind the columns of a row, up to a whole vector, to 0.
-template <class T> inline void clear_rest(T* x, int width) { std::fill(x + width, x + padded<T>(width), T(0)); }
+template <class T> inline void clear_rest(T* x, int width) {
+    if (width % LANES<T>) std::fill(x + width, x + padded<T>(width), T(0));  // mostly nothing, and a call to do that
+}
 
 template <class T> inline T mean(const T* x, int width) {
     Vec<T> total = {};
