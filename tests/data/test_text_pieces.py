@@ -44,10 +44,10 @@ def test_refuses_what_is_too_short():
 
 def test_streams_go_on_where_they_stopped_or_start_anew():
     text = TextPieces.read([document("abcdefghijklmnopqrstuvwxyz" * 40)])
-    streams = text.streams(0.3, torch.Generator().manual_seed(0))
+    streams = text.streams(torch.Generator().manual_seed(0))
     last, kept, started = None, 0, 0
     for _ in range(50):
-        ids, labels, reset = streams.batch(3, 20)
+        ids, labels, reset = streams.batch(3, 20, 0.3)
         assert torch.equal(ids[:, 1:], labels[:, :-1])
         if last is None:
             assert reset.all()
@@ -56,8 +56,8 @@ def test_streams_go_on_where_they_stopped_or_start_anew():
             kept, started = kept + int((~reset).sum()), started + int(reset.sum())
         last = labels[:, -1]
     assert kept > started > 20
-    assert streams.batch(2, 20)[2].all()  # another number of rows: all anew
-    never = text.streams(0.0, torch.Generator().manual_seed(0))
-    resets = [never.batch(1, 100)[2].item() for _ in range(40)]
+    assert streams.batch(2, 20, 0.0)[2].all()  # another number of rows: all anew
+    never = text.streams(torch.Generator().manual_seed(0))
+    resets = [never.batch(1, 100, 0.0)[2].item() for _ in range(40)]
     assert resets[0]
     assert 3 < sum(resets) < 20  # at the end of the text only

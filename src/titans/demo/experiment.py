@@ -20,8 +20,9 @@ from titans.training.objective import Objective, resumed
 WINDOW = 16  # bytes in view of the attention
 VOCABULARY = 259  # bytes, bos, eos and pad
 LEARNING_RATE = 4e-3
+TEST_DOCUMENT = 8 * 1024 - 1  # bytes of held-out text that are read as one document
 WARM_UP = 0.1  # share of the training
-RESTART = 0.25  # a stream of text starts anew after four pieces, on average
+STREAMS_FROM, RESTART = 0.6, 0.25  # pieces of text stand alone, then they go on, four of them on average
 TIME_SHARE = {"mac": 1.0, "lmm": 0.55, "swa": 0.35}  # the slowest has a core of its own, the others share one
 FIELDS: dict[str, Any] = {
     "hidden_size": 64,
@@ -73,10 +74,10 @@ FULL = Plan(
     text_bytes=1024,
     recall_bytes=3072,
     questions=100,
-    test_bytes=64 * 1024,
+    test_bytes=16 * TEST_DOCUMENT,
     objective=Objective(write_cost=0.3),  # else facts far back are overwritten by text that no question needs
 )
-QUICK = dataclasses.replace(FULL, steps=20, seconds=15, questions=20, test_bytes=8 * 1024)
+QUICK = dataclasses.replace(FULL, steps=20, seconds=15, questions=20, test_bytes=TEST_DOCUMENT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +124,9 @@ def train(
     """Train one model.
 
     Each step sums the loss of a batch of text and that of a batch of facts, drawn with the same seeds for every model.
-    Text is read in streams that go on from step to step, so that a memory is trained as reading on leaves it; questions
-    about facts start with a new one. Where time runs short, lengths and learning rates run through their schedule in
-    fewer steps.
+    In the last part text is read in streams that go on from step to step, so that a memory is trained as reading on
+    leaves it; questions about facts start with a new one. Where time runs short, lengths and learning rates run through
+    their schedule in fewer steps.
 
     Args:
         model: the model; left in evaluation mode.
@@ -137,7 +138,7 @@ def train(
         How it went.
     """
     facts, generator = FactRecall(text.text).part("train"), torch.Generator().manual_seed(1)
-    streams, carried = text.streams(RESTART, generator), None
+    streams, carried = text.streams(generator), None
     curve: list[Point] = []
     read, last = 0, (0.0, 0.0)
 
@@ -147,7 +148,8 @@ def train(
     def losses(model: Any, moment: Moment) -> Iterator[torch.Tensor]:
         nonlocal read, last, carried
         length, done = plan.lengths[int(moment.done * len(plan.lengths))], min(moment.done + 1 / plan.steps, 1.0)
-        ids, labels, reset = streams.batch(plan.text_bytes // length, length)
+        restart = RESTART if done > STREAMS_FROM else 1.0
+        ids, labels, reset = streams.batch(plan.text_bytes // length, length, restart)
         inputs = resumed({"input_ids": ids, "streamed": True, "reset": reset}, carried, model.initial_state)
         size = labels.numel()
         terms = plan.objective.terms(model, inputs, labels, targets=size, tokens=size, done=done)

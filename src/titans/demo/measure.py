@@ -13,13 +13,12 @@ from titans.data.corpora import Document
 from titans.data.synthetic.fact_recall import FactRecall
 from titans.data.synthetic.text_pieces import TextPieces
 from titans.data.tokenizers import byte_tokenizer
-from titans.demo.experiment import WINDOW, DemoTraining, Plan
+from titans.demo.experiment import TEST_DOCUMENT, WINDOW, DemoTraining, Plan
 from titans.evaluation.perplexity import PerplexityResult, perplexity
 from titans.evaluation.synthetic import Score, score
 from titans.models.modeling import TitansForCausalLM
 
 DISTANCES = tuple(WINDOW * factor for factor in (1, 4, 16, 64))
-TEST_DOCUMENT = 4096  # bytes of held-out text that are read as one document
 PROMPT = "The "
 
 

@@ -81,9 +81,9 @@ class TextPieces(SyntheticTask):
         pieces = self.text[starts + torch.arange(size.length + 1)].long()
         return pieces[:, :-1], pieces[:, 1:]
 
-    def streams(self, restart: float, generator: torch.Generator) -> TextStreams:
+    def streams(self, generator: torch.Generator) -> TextStreams:
         """Read the text as streams; see `TextStreams`."""
-        return TextStreams(self.text, restart, generator)
+        return TextStreams(self.text, generator)
 
     def part(self, name: str) -> Self:
         """Return the text of "train", "validation" or "test"."""
@@ -100,27 +100,27 @@ class TextStreams:
 
     Args:
         text: bytes `[M]`, uint8.
-        restart: probability that a row starts anew, for each piece.
         generator: of the places.
     """
 
-    def __init__(self, text: Tensor, restart: float, generator: torch.Generator) -> None:
-        self.text, self.restart, self.generator = text, restart, generator
+    def __init__(self, text: Tensor, generator: torch.Generator) -> None:
+        self.text, self.generator = text, generator
         self.next = torch.empty(0, dtype=torch.long)  # of each row, its first byte that was not read
 
-    def batch(self, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, rows: int, length: int, restart: float) -> tuple[Tensor, Tensor, Tensor]:
         """Read the next piece of each row; another number of rows than before starts all anew.
 
         Args:
             rows: how many streams.
             length: bytes of the pieces.
+            restart: probability that a row starts anew.
 
         Returns:
             Bytes and the byte after each, `[rows, length]`, and which rows start anew, `[rows]`, bool.
         """
         if len(self.next) != rows:
             self.next = torch.full((rows,), len(self.text))
-        reset = torch.rand(rows, generator=self.generator) < self.restart
+        reset = torch.rand(rows, generator=self.generator) < restart
         reset |= self.next + length >= len(self.text)
         places = torch.randint(len(self.text) - length, (rows,), generator=self.generator)
         first = torch.where(reset, places, self.next)
