@@ -18,11 +18,13 @@ from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
 from titans.layers.retention import Retention
+from titans.models.configuration import PAPER_MEMORY
 from titans.ops import associative_memory, initial_state
 
 DIM, HEADS = 16, 2
 TOKEN = {"rule": "token", "depth": 1}
 CHUNK = {"rule": "chunk"}
+PAPER = dict(PAPER_MEMORY)
 
 
 def memory(**options):
@@ -33,8 +35,8 @@ def attention(window=4, persistent_tokens=2):
     return SlidingWindowAttention(DIM, HEADS, window, persistent_tokens)
 
 
-def context(retrieved=None, persistent_tokens=2, **options):
-    return MemoryAsContext(Attention(DIM, HEADS, persistent_tokens), memory(**options), 5, retrieved)
+def context(retrieved=None, persistent_tokens=2, paper_form=False, **options):
+    return MemoryAsContext(Attention(DIM, HEADS, persistent_tokens), memory(**options), 5, retrieved, paper_form)
 
 
 MIXERS = {
@@ -49,6 +51,7 @@ MIXERS = {
     "memory-no-forgetting": lambda: memory(**CHUNK, forgetting=False),
     "memory-channelwise": lambda: memory(**CHUNK, channelwise_forgetting=True, expansion=2),
     "memory-chunk-gates": lambda: memory(**CHUNK, gates="chunk", persistent_tokens=2),
+    "memory-paper": lambda: memory(**PAPER, theta_max=0.1),
     "memory-token": lambda: memory(**TOKEN, persistent_tokens=1),
     "memory-token-gate-floor": lambda: memory(**TOKEN, gate_floor=0.5),
     "memory-token-channelwise": lambda: memory(**TOKEN, channelwise_forgetting=True, residual=True),
@@ -59,10 +62,12 @@ MIXERS = {
     "ttt-mlp": lambda: memory(**ttt.MLP),
     "gate": lambda: MemoryAsGate(attention(), memory()),
     "gate-chunk": lambda: MemoryAsGate(attention(), memory(**CHUNK)),
+    "gate-paper": lambda: MemoryAsGate(attention(), memory(**PAPER, theta_max=0.1), paper_form=True),
     "gate-token": lambda: MemoryAsGate(attention(persistent_tokens=0), memory(**TOKEN)),
     "context": context,
     "context-chunk": lambda: context(**CHUNK),
     "context-learning": lambda: context(hidden_lr=1.0),
+    "context-paper": lambda: context(paper_form=True, **PAPER, theta_max=0.1),
     "context-retrieved": lambda: context(retrieved=3),
     "context-bare": lambda: context(persistent_tokens=0, use_short_conv=False, momentum=False, forgetting=False),
     "context-token": lambda: context(**TOKEN),
@@ -140,6 +145,8 @@ class LiteralMemory:
             largest = 1 - layer.config.max_step * (
                 1 if layer.options["rule"] == "token" or layer.options["chunk_size"] == 1 else 2
             )
+            if layer.config.free_gates:
+                largest = 1
             eta = largest * torch.stack([logits.pop(0) for _ in range(heads)], -1).sigmoid()
         alpha = 0 * step
         if logits:
@@ -147,7 +154,8 @@ class LiteralMemory:
             alpha = alpha.squeeze(-1)
         closed = (step < layer.config.gate_floor) & (not layer.training)
         alpha = torch.where(closed if alpha.dim() == 3 else closed.unsqueeze(-1), 0.0, alpha)
-        return layer.config.max_step * (1 - eta) * step.masked_fill(closed, 0.0), alpha, eta
+        free = 1 if layer.config.free_gates else 1 - eta
+        return layer.config.max_step * free * step.masked_fill(closed, 0.0), alpha, eta
 
     def features(self, x):
         """What the fixed layers make of keys or queries `[B, T, H, d]`."""

@@ -23,26 +23,41 @@ def written_out(layer, x, literal_memory, literal_attention):
             asked = queries[:, start:stop]
         else:
             asked = memory.queries(learned.expand(len(x), -1, -1), layer.retrieval_proj)
-        retrieved = rms_norm(memory.recall(asked, context), layer.retrieval_norm.weight).flatten(2)
+        retrieved = memory.recall(asked, context)
+        if layer.retrieval_norm is not None:
+            retrieved = rms_norm(retrieved, layer.retrieval_norm.weight)
+        retrieved = retrieved.flatten(2)
         for i in range(stop - start):
             if learned is None:
                 seen = [(retrieved[:, j], j) for j in range(i + 1)]
             else:
                 seen = [(retrieved[:, j], None) for j in range(len(learned))]
             seen += [(x[:, start + j], j) for j in range(i + 1)]
-            ys.append(rms_norm(x[:, start + i] + attention(x[:, start + i], i, seen)))
+            y = attention(x[:, start + i], i, seen)
+            ys.append(y if layer.gate is None else rms_norm(x[:, start + i] + y))
         # Every token so far is written again from the start: slow, and nothing is carried that could be wrong.
         read, state = memory.write(torch.stack(ys, 1))
         y = torch.stack(ys[start:], 1)
-        passed = layer.gate.scale * y + layer.gate.shift
-        outputs.append(passed * torch.sigmoid(rms_norm(read[:, start:], layer.gate.memory_norm.weight)))
+        if layer.gate is None:
+            outputs.append(y * read[:, start:])
+        else:
+            passed = layer.gate.scale * y + layer.gate.shift
+            outputs.append(passed * torch.sigmoid(rms_norm(read[:, start:], layer.gate.memory_norm.weight)))
         context = state.weights
     return torch.cat(outputs, 1)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["context", "context-retrieved", "context-bare", "context-token", "context-chunk-gates", "context-gate-floor"],
+    [
+        "context",
+        "context-paper",
+        "context-retrieved",
+        "context-bare",
+        "context-token",
+        "context-chunk-gates",
+        "context-gate-floor",
+    ],
 )
 def test_equals_mac_written_out(make_mixer, literal_memory, literal_attention, close, name):
     layer = make_mixer(name)

@@ -67,3 +67,16 @@ def test_layers_that_are_no_list_of_names(layers):
 def test_mixers_that_cannot_be_registered(name, layer, match):
     with pytest.raises(ValueError, match=match):
         register_mixer(name, layer)
+
+
+def test_the_papers_own_forms_are_one_call_away():
+    config = TitansConfig.paper(variant="mac", memory={"depth": 3}, hidden_size=32)
+    memory = config.memory
+    assert config.paper_form
+    assert (memory.rule, memory.depth, memory.has_norm, memory.has_residual, memory.limit_steps) == (
+        "chunk", 3, False, False, False,
+    )  # fmt: skip
+    assert memory.free_gates
+    assert memory.max_step == 1
+    layer = NeuralMemory.from_config(config)
+    assert layer.eta_max == 1

@@ -18,23 +18,27 @@ class MemoryGate(nn.Module):
 
     Args:
         hidden_size: width of both inputs.
+        shifted: off: the paper's `scale * norm(y) * sigmoid(norm(m))`, the scale starting at 1. Default True.
     """
 
     component: ClassVar[str] = "norms and gates"
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, shifted: bool = True) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(hidden_size, eps=1e-6, elementwise_affine=False)
         self.memory_norm = nn.RMSNorm(hidden_size, eps=1e-6)
-        self.scale, self.shift = nn.Parameter(torch.empty(hidden_size)), nn.Parameter(torch.empty(hidden_size))
+        self.scale = nn.Parameter(torch.empty(hidden_size))
+        self.shift = nn.Parameter(torch.empty(hidden_size)) if shifted else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise the vectors that belong to no norm."""
-        nn.init.constant_(self.scale, INITIAL_SCALE)
-        nn.init.ones_(self.shift)
+        nn.init.constant_(self.scale, 1.0 if self.shift is None else INITIAL_SCALE)
+        if self.shift is not None:
+            nn.init.ones_(self.shift)
 
     def forward(self, y: Tensor, m: Tensor) -> Tensor:
         """Gate `y`, the attention's output after `attention_norm`, by the memory's output `m`, both `[B, T, D]`."""
-        gated: Tensor = torch.addcmul(self.shift, self.scale, y) * torch.sigmoid(self.memory_norm(m))
+        y = self.scale * y if self.shift is None else torch.addcmul(self.shift, self.scale, y)
+        gated: Tensor = y * torch.sigmoid(self.memory_norm(m))
         return gated

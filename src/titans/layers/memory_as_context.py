@@ -73,6 +73,9 @@ class MemoryAsContext(Mixer):
         M is updated with y, token by token
         o = (a y + b) * sigmoid(norm(M*(y)))       each token read at the memory as of that token; a, b: `MemoryGate`
 
+    In the paper's form (`paper_form`) nothing is added or normalised, and the memory's answer is the gate:
+    `h = M*(S W_Q)`, `y = Attn([persistent | h | S])`, `o = y * M*(y)`.
+
     Positions are local to the segment; a retrieved token has the position of the token it was retrieved for. With
     `retrieved_tokens` the memory is asked that many learned queries instead of one per token; their answers have no
     position and are visible to the whole segment.
@@ -82,6 +85,7 @@ class MemoryAsContext(Mixer):
         memory: the long-term memory, of the same width and without persistent tokens of its own.
         segment_length: tokens per segment.
         retrieved_tokens: learned queries per segment. Default: one query per token.
+        paper_form: see above. Default False.
 
     Raises:
         ValueError: `segment_length` or `retrieved_tokens` is below 1.
@@ -93,6 +97,7 @@ class MemoryAsContext(Mixer):
         memory: NeuralMemory,
         segment_length: int,
         retrieved_tokens: int | None = None,
+        paper_form: bool = False,
     ) -> None:
         super().__init__()
         for name, value in (("segment_length", segment_length), ("retrieved_tokens", retrieved_tokens)):
@@ -100,12 +105,13 @@ class MemoryAsContext(Mixer):
                 raise ValueError(f"{name}={value} must be at least 1")
         self.hidden_size, self.segment_length = memory.hidden_size, segment_length
         self.attention, self.memory = attention, memory
-        self.gate = MemoryGate(memory.hidden_size)
+        self.gate = None if paper_form else MemoryGate(memory.hidden_size)
         # Not the memory's own queries: those are made of y, these of S.
         self.retrieval_proj = ConvolvedProjection(
             memory.hidden_size, memory.num_heads, ("none",), memory.qkv_proj.conv_weight is not None
         )
-        self.retrieval_norm = nn.RMSNorm(memory.hidden_size // memory.num_heads, eps=1e-6)
+        head_dim = memory.hidden_size // memory.num_heads
+        self.retrieval_norm = None if paper_form else nn.RMSNorm(head_dim, eps=1e-6)
         self.retrieval = nn.Parameter(torch.empty(retrieved_tokens, memory.hidden_size)) if retrieved_tokens else None
         self.retrieved = retrieved_tokens or segment_length
         persistent = attention.persistent_tokens
@@ -124,7 +130,7 @@ class MemoryAsContext(Mixer):
         """Build the layer of a model; see `Mixer.from_config`."""
         sizes = config.hidden_size, config.num_attention_heads, config.num_persistent_tokens
         memory = NeuralMemory.from_config(config, persistent_tokens=0)
-        options = {"retrieved_tokens": config.num_retrieved_tokens, **options}
+        options = {"retrieved_tokens": config.num_retrieved_tokens, "paper_form": config.paper_form, **options}
         return cls(Attention(*sizes, config.rope_theta), memory, config.segment_length, **options)
 
     def flops(self, context: int) -> float:
@@ -198,7 +204,7 @@ class MemoryAsContext(Mixer):
         m, memory = self.memory.advance(y, carry.memory, s.mask)
         context = renew(carry.context, memory.memory.weights, s.end)
         keys, values = renew([keys, values], [torch.zeros_like(keys), torch.zeros_like(values)], s.end)
-        return Carry(memory, context, keys, values), self.gate(y, m)
+        return Carry(memory, context, keys, values), y * m if self.gate is None else self.gate(y, m)
 
     def _attend(self, carry: Carry, s: Segment) -> tuple[Tensor, Tensor, Tensor]:
         """Attend to persistent, retrieved and own tokens; returns y `[B, n, D]` and the buffers with this part in."""
@@ -219,11 +225,13 @@ class MemoryAsContext(Mixer):
             seen = torch.cat([attn_mask.new_ones(*attn_mask.shape[:3], self.retrieved), attn_mask], -1)
             all_keys, all_values = (torch.cat([a, b.to(a.dtype)], 2) for a, b in ((retrieved, keys), (answers, values)))
             y = attention.attend(s.q, all_keys, all_values, seen)
-        return self.gate.attention_norm(s.x + attention.o_proj(y)), keys, values
+        y = attention.o_proj(y)
+        return y if self.gate is None else self.gate.attention_norm(s.x + y), keys, values
 
     def _retrieve(self, query: Tensor, context: list[Tensor]) -> Tensor:
         """`h = norm(M*(q))` for queries `[B, n, H_m, d_m]`, heads side by side: `[B, n, D]`."""
-        h: Tensor = self.retrieval_norm(self.memory.recall(query, context))
+        h = self.memory.recall(query, context)
+        h = h if self.retrieval_norm is None else self.retrieval_norm(h)
         return h.flatten(2)
 
     def _ask(self, context: list[Tensor], batch: int) -> tuple[Tensor, Tensor]:

@@ -30,19 +30,21 @@ class MemoryAsGate(Mixer):
     Args:
         attention: the short-term branch.
         memory: the long-term branch, of the same width and without persistent tokens of its own.
+        paper_form: b = 0, and a starts at 1: the paper's gate. Default False.
     """
 
-    def __init__(self, attention: SlidingWindowAttention, memory: NeuralMemory) -> None:
+    def __init__(self, attention: SlidingWindowAttention, memory: NeuralMemory, paper_form: bool = False) -> None:
         super().__init__()
         self.hidden_size = memory.hidden_size
         self.attention_branch, self.memory = attention, memory
         self.view = attention.view
-        self.gate = MemoryGate(memory.hidden_size)
+        self.gate = MemoryGate(memory.hidden_size, shifted=not paper_form)
 
     @classmethod
     def from_config(cls, config: Any, **options: Any) -> Self:
         """Build the layer of a model; see `Mixer.from_config`."""
         attention = SlidingWindowAttention.from_config(config)
+        options = {"paper_form": config.paper_form, **options}
         return cls(attention, NeuralMemory.from_config(config, persistent_tokens=0), **options)
 
     def state_limits(self) -> dict[str, int]:

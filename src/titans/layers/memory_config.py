@@ -40,7 +40,10 @@ class MemoryConfig:
         limit_steps: shorten the gradients of a deep or normed memory to the curvature they meet, without which
             repeated data is lost again and again (docs/lab-notes/stability.md). Off: the plain gradient. Default True.
         theta_max: bound of the step size; with momentum below 0.5 under rule "chunk" and below 1 under "token".
-            Default: `0.5 / chunk_size` under "chunk", 0.5 under "token": equal keys of one chunk correct an error once.
+            Default: `0.5 / chunk_size` under "chunk", 0.5 under "token": equal keys of one chunk correct an error once;
+            1 with free gates.
+        free_gates: step and momentum do not depend on each other and reach their bounds: `theta = theta_max sigmoid(.)`
+            and `eta = sigmoid(.)`, the paper's gates. What is then written may grow without bound. Default False.
         gate_floor: in evaluation, a token whose write gate (the sigmoid in theta) is open less than this share neither
             writes nor forgets; in training gates only come near 0, so that they can open again. Default 0: none.
 
@@ -64,6 +67,7 @@ class MemoryConfig:
     gates: str = "token"
     limit_steps: bool = True
     theta_max: float | None = None
+    free_gates: bool = False
     gate_floor: float = 0.0
 
     def __post_init__(self) -> None:
@@ -98,7 +102,7 @@ class MemoryConfig:
             raise ValueError(f"theta_max={theta!r} must be a positive number")
         if not isinstance(floor, int | float) or not 0 <= floor < 1:
             raise ValueError(f"gate_floor={floor!r} must be a share of an open gate: at least 0 and less than 1")
-        if theta is not None and self.momentum and theta >= self.theta_bound:
+        if theta is not None and self.momentum and not self.free_gates and theta >= self.theta_bound:
             raise ValueError(
                 f"theta_max={theta} leaves no room for momentum: keep it below {self.theta_bound}, "
                 "or set momentum=False"
@@ -152,4 +156,5 @@ class MemoryConfig:
     @property
     def max_step(self) -> float:
         """Bound of the step size: `theta_max`, or its default."""
-        return self.theta_max or (0.5 if self.rule == "token" else 0.5 / self.chunk_size)
+        bounded = 0.5 if self.rule == "token" else 0.5 / self.chunk_size
+        return self.theta_max or (1.0 if self.free_gates else bounded)

@@ -51,7 +51,8 @@ class NeuralMemory(Mixer):
     sensor. Beyond ±10,000 they are clipped.
 
     The gates are `eta = eta_max sigmoid(.)` and `theta = theta_max (1 - eta) sigmoid(.)`, where `eta_max` follows
-    from `theta_max`: chosen so that a chunk of equal keys cannot amplify an error (docs/lab-notes/stability.md).
+    from `theta_max`: chosen so that a chunk of equal keys cannot amplify an error (docs/lab-notes/stability.md). With
+    `free_gates` they are the paper's.
 
     Args:
         hidden_size: width D of the input and the output; a multiple of `num_heads`.
@@ -139,7 +140,7 @@ class NeuralMemory(Mixer):
     @property
     def eta_max(self) -> float:
         """Bound of the momentum: past surprise moves it no further than a step (docs/lab-notes/stability.md)."""
-        return 1 - self.config.max_step / self.config.theta_bound
+        return 1.0 if self.config.free_gates else 1 - self.config.max_step / self.config.theta_bound
 
     def reset_parameters(self) -> None:
         """Initialise what has no standard initialisation: the initial memory, the gates, the persistent tokens."""
@@ -295,7 +296,8 @@ class NeuralMemory(Mixer):
             is_open = opening >= self.config.gate_floor
             opening = opening * is_open
             alpha = alpha * (is_open if alpha.dim() == 3 else is_open.unsqueeze(-1))
-        return self.config.max_step * (1 - eta) * opening, alpha, eta, carried
+        theta = self.config.max_step * opening
+        return theta if self.config.free_gates else (1 - eta) * theta, alpha, eta, carried
 
     def _share(self, logits: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Give every token the gates of the first token of its chunk, which an earlier call may have read."""

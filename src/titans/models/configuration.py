@@ -8,7 +8,8 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
@@ -46,6 +47,11 @@ SIZES = (
     "num_persistent_tokens",
     "num_memory_tokens",
     "num_retrieved_tokens",
+)
+
+
+PAPER_MEMORY = MappingProxyType[str, Any](
+    {"rule": "chunk", "residual": False, "norm": False, "limit_steps": False, "free_gates": True}
 )
 
 
@@ -95,6 +101,8 @@ class StackConfig(PreTrainedConfig):
         num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
         memory: the options of the memory, a `MemoryConfig` or a mapping such as `{"depth": 1}`, which changes the
             options it names.
+        paper_form: MAC and MAG gate as the paper writes it (`titans.layers.memory_as_context.MemoryAsContext`). Default
+            False.
         rms_norm_eps: of the block norms. Default 1e-6.
         rope_theta: base of the rotary frequencies. Default 10,000.
         initializer_range: standard deviation of initial projections and embeddings. Default 0.02.
@@ -120,10 +128,26 @@ class StackConfig(PreTrainedConfig):
     num_memory_tokens: int = 16
     num_retrieved_tokens: int | None = None
     memory: MemoryConfig = MemoryConfig()  # frozen
+    paper_form: bool = False
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
     initializer_range: float = 0.02
     use_cache: bool = True
+
+    @classmethod
+    def paper(cls, **kwargs: Any) -> Self:
+        """Make the configuration of the paper's own forms, literally.
+
+        The memory is a plain MLP written by the chunk rule, with free gates and nothing that limits a step; MAC and MAG
+        gate as the paper writes it. Nothing keeps such a memory from growing (docs/lab-notes/stability.md).
+
+        Args:
+            **kwargs: fields, which have the last word; of `memory`, the options to change.
+
+        Returns:
+            The configuration.
+        """
+        return cls(**merge_fields({"paper_form": True, "memory": dict(PAPER_MEMORY)}, kwargs))
 
     @classmethod
     def hints(cls) -> dict[str, Any]:
