@@ -21,15 +21,15 @@ def build(task: str, **setting: Any) -> Built:
 
 
 def layer(tokens: int, chunk: int, backward: bool, dim: int = 256, heads: int = 4) -> Built:
-    """The memory layer of contest 1: depth 2, expansion 2."""
-    memory = NeuralMemory(dim, heads, depth=2, expansion=2, chunk_size=chunk)
+    """The memory layer of contest 1: depth 2, expansion 2, by the rule that the others have."""
+    memory = NeuralMemory(dim, heads, rule="chunk", depth=2, expansion=2, chunk_size=chunk)
     x = torch.randn(1, tokens, dim, requires_grad=backward)
     return passes(lambda: memory(x)[0], backward), {"parameters": parameters(memory)}
 
 
 def op(tokens: int, chunk: int, dim: int = 256, heads: int = 4) -> Built:
     """Forward and backward of the op alone: what the memory itself adds to q, k, v, y and their gradients."""
-    memory = NeuralMemory(dim, heads, depth=2, expansion=2, chunk_size=chunk)
+    memory = NeuralMemory(dim, heads, rule="chunk", depth=2, expansion=2, chunk_size=chunk)
     q, k, v = (torch.randn(1, tokens, heads, dim // heads, requires_grad=True) for _ in range(3))
     theta, alpha, eta = (torch.full((1, tokens, heads), x) for x in (0.2 / chunk, 0.001, 0.5))
     state = memory.initial_state(1).memory
@@ -77,7 +77,8 @@ def train(tokens: int, segment: int, vocabulary: int = 256, dim: int = 256, laye
     model = TitansForCausalLM(
         TitansConfig(
             variant="mac", vocab_size=vocabulary, hidden_size=dim, num_hidden_layers=layers, num_attention_heads=4,
-            segment_length=segment, memory={"chunk_size": segment, "expansion": 2}, num_persistent_tokens=4,
+            segment_length=segment, memory={"rule": "chunk", "chunk_size": segment, "expansion": 2},
+            num_persistent_tokens=4,
         )
     ).train()  # fmt: skip
     ids = torch.randint(vocabulary, (1, tokens))
