@@ -56,7 +56,10 @@ def of_mixer(mixer):
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(rows, tokens, WIDTH, dtype=torch.float64, generator=generator)
 
-    return Subject(mixer, step, inputs, lambda x: x.flip(-1) + 0.5, getattr(mixer, "window", float("inf")))
+    reach = getattr(mixer, "window", float("inf"))
+    if reach < float("inf") and mixer.attention.initial_conv_state() is not None:
+        reach += 3  # through the convolution before it
+    return Subject(mixer, step, inputs, lambda x: x.flip(-1) + 0.5, reach)
 
 
 class Op(torch.nn.Module):
@@ -111,7 +114,8 @@ def of_model(model):
     config = model.config
     blocks = [name for layer in range(config.num_hidden_layers) for name in config.mixers(layer)]
     windows = {"attention", "attention_alone"}
-    reach = len(blocks) * (config.sliding_window - 1) + 1 if windows.issuperset(blocks) else float("inf")
+    seen = config.sliding_window + (3 if config.paper_form else 0)
+    reach = len(blocks) * (seen - 1) + 1 if windows.issuperset(blocks) else float("inf")
     return Subject(model, step, inputs, lambda x: (x + 5) % VOCABULARY, reach)
 
 

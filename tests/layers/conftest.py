@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from titans import NeuralMemory
 from titans.layers import ttt
-from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.attention import Attention, PaperAttention, SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.full_attention import FullAttention
 from titans.layers.gated_delta_net import GatedDeltaNet
@@ -31,12 +31,13 @@ def memory(**options):
     return NeuralMemory(DIM, HEADS, **{"chunk_size": 3, "expansion": 1, **options})
 
 
-def attention(window=4, persistent_tokens=2):
-    return SlidingWindowAttention(DIM, HEADS, window, persistent_tokens)
+def attention(window=4, persistent_tokens=2, paper_form=False):
+    return SlidingWindowAttention(DIM, HEADS, window, persistent_tokens, paper_form=paper_form)
 
 
 def context(retrieved=None, persistent_tokens=2, paper_form=False, **options):
-    return MemoryAsContext(Attention(DIM, HEADS, persistent_tokens), memory(**options), 5, retrieved, paper_form)
+    kind = PaperAttention if paper_form else Attention
+    return MemoryAsContext(kind(DIM, HEADS, persistent_tokens), memory(**options), 5, retrieved, paper_form)
 
 
 MIXERS = {
@@ -56,18 +57,20 @@ MIXERS = {
     "memory-token-gate-floor": lambda: memory(**TOKEN, gate_floor=0.5),
     "memory-token-channelwise": lambda: memory(**TOKEN, channelwise_forgetting=True, residual=True),
     "attention": attention,
+    "attention-paper": lambda: attention(paper_form=True),
     "attention-one": lambda: attention(window=1, persistent_tokens=0),
     "attention-full": lambda: FullAttention(DIM, HEADS),
     "ttt-linear": lambda: memory(**ttt.LINEAR),
     "ttt-mlp": lambda: memory(**ttt.MLP),
     "gate": lambda: MemoryAsGate(attention(), memory()),
     "gate-chunk": lambda: MemoryAsGate(attention(), memory(**CHUNK)),
-    "gate-paper": lambda: MemoryAsGate(attention(), memory(**PAPER, theta_max=0.1), paper_form=True),
+    "gate-paper": lambda: MemoryAsGate(attention(paper_form=True), memory(**PAPER, theta_max=0.1), paper_form=True),
     "gate-token": lambda: MemoryAsGate(attention(persistent_tokens=0), memory(**TOKEN)),
     "context": context,
     "context-chunk": lambda: context(**CHUNK),
     "context-learning": lambda: context(hidden_lr=1.0),
     "context-paper": lambda: context(paper_form=True, **PAPER, theta_max=0.1),
+    "context-paper-retrieved": lambda: context(retrieved=3, paper_form=True, **PAPER, theta_max=0.1),
     "context-retrieved": lambda: context(retrieved=3),
     "context-bare": lambda: context(persistent_tokens=0, use_short_conv=False, momentum=False, forgetting=False),
     "context-token": lambda: context(**TOKEN),
@@ -236,24 +239,54 @@ class LiteralAttention:
     def split(self, x):
         return x.view(len(x), self.num_heads, -1)
 
-    def __call__(self, x, position, seen):
-        """Attend from `x` `[B, D]` to persistent tokens and to `seen`, a list of (token, its position or None)."""
+    @property
+    def in_paper_form(self):
+        return isinstance(self.layer, PaperAttention)
+
+    def made_of(self, token, before):
+        """Queries, keys and values `[B, H, d]` of a token `[B, D]`, after those before it in its stream."""
         layer = self.layer
-        q = self.rotate(self.split(layer.q_proj(x)), position)
+        if not self.in_paper_form:
+            return tuple(self.split(y(token)) for y in (layer.q_proj, layer.k_proj, layer.v_proj))
+        y = layer.qkv_proj.linear(token)
+        if before is not None:
+            weight = layer.qkv_proj.conv_weight
+            y = weight[3] * y + sum(weight[2 - i] * layer.qkv_proj.linear(x) for i, x in enumerate(before[::-1][:3]))
+        q, k, v = (self.split(part) for part in F.silu(y).chunk(3, -1))
+        return q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True), v
+
+    def output(self, y, x):
+        """From what was attended to `[B, H, d]` to the output, gated by the token x `[B, D]`."""
+        layer = self.layer
+        if self.in_paper_form:
+            y = y * (y.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.o_norm.weight
+            y = y * F.silu(self.split(layer.g_proj(x)))
+        return layer.o_proj(y.flatten(1))
+
+    def __call__(self, stream, t, position, seen):
+        """Attend from token t of the stream to persistent tokens and to `seen`.
+
+        The stream is `[B, T, D]`; `seen` a list of (place in it or token `[B, D]`, position or None).
+        """
+        layer, x = self.layer, stream[:, t]
+        q = self.rotate(self.made_of(x, list(stream[:, :t].unbind(1)))[0], position)
         keys, values = [], []
         persistent = [] if layer.persistent is None else layer.persistent
         for token, place in [(p.expand(len(x), -1), None) for p in persistent] + seen:
-            k = self.split(layer.k_proj(token))
+            if isinstance(token, int):
+                _, k, v = self.made_of(stream[:, token], list(stream[:, :token].unbind(1)))
+            else:
+                _, k, v = self.made_of(token, None)
             if place is None:
                 k = k.clone()
                 k[..., : k.shape[-1] // 4 * 2] = 0
             else:
                 k = self.rotate(k, place)
             keys.append(k)
-            values.append(self.split(layer.v_proj(token)))
+            values.append(v)
         k, v = torch.stack(keys, 2), torch.stack(values, 2)  # [B, H, M, d]
-        scores = (q.unsqueeze(2) * k).sum(-1) / q.shape[-1] ** 0.5
-        return layer.o_proj((scores.softmax(-1).unsqueeze(-1) * v).sum(2).flatten(1))
+        scores = (q.unsqueeze(2) * k).sum(-1) * q.shape[-1] ** (0.5 if self.in_paper_form else -0.5)
+        return self.output((scores.softmax(-1).unsqueeze(-1) * v).sum(2), x)
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,16 @@ from titans.layers.full_attention import FullAttention, FullAttentionState
 DIM = 16
 
 
+@pytest.mark.parametrize("paper_form", [False, True])
 @pytest.mark.parametrize(
     ("window", "persistent", "count"), [(1, 0, 5), (1, 2, 5), (4, 2, 3), (4, 2, 4), (4, 0, 13), (5, 3, 22)]
 )
-def test_equals_attention_written_out(scrambled, literal_attention, close, window, persistent, count):
-    layer = scrambled(SlidingWindowAttention(DIM, 2, window, persistent))
+def test_equals_attention_written_out(scrambled, literal_attention, close, window, persistent, count, paper_form):
+    layer = scrambled(SlidingWindowAttention(DIM, 2, window, persistent, paper_form=paper_form))
     x = torch.randn(2, count, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     literal = literal_attention(layer.attention)
     with torch.no_grad():
-        expected = [
-            literal(x[:, t], t, [(x[:, j], j) for j in range(max(0, t - window + 1), t + 1)]) for t in range(count)
-        ]
+        expected = [literal(x, t, t, [(j, j) for j in range(max(0, t - window + 1), t + 1)]) for t in range(count)]
         close(layer(x)[0], torch.stack(expected, 1), 1e-11)
 
 
@@ -29,7 +28,7 @@ def test_full_attention_equals_attention_written_out(scrambled, literal_attentio
     x = torch.randn(2, count, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     literal = literal_attention(layer.attention)
     with torch.no_grad():
-        expected = [literal(x[:, t], t, [(x[:, j], j) for j in range(t + 1)]) for t in range(count)]
+        expected = [literal(x, t, t, [(j, j) for j in range(t + 1)]) for t in range(count)]
         y, state = stream(lambda start, stop, state: layer(x[:, start:stop], state), lengths)
         close(y, torch.stack(expected, 1), 1e-11)
         close(state.values, layer.attention.v_proj(x), 1e-11)

@@ -32,8 +32,8 @@ def written_out(layer, x, literal_memory, literal_attention):
                 seen = [(retrieved[:, j], j) for j in range(i + 1)]
             else:
                 seen = [(retrieved[:, j], None) for j in range(len(learned))]
-            seen += [(x[:, start + j], j) for j in range(i + 1)]
-            y = attention(x[:, start + i], i, seen)
+            seen += [(start + j, j) for j in range(i + 1)]
+            y = attention(x, start + i, i, seen)
             ys.append(y if layer.gate is None else rms_norm(x[:, start + i] + y))
         # Every token so far is written again from the start: slow, and nothing is carried that could be wrong.
         read, state = memory.write(torch.stack(ys, 1))
@@ -52,6 +52,7 @@ def written_out(layer, x, literal_memory, literal_attention):
     [
         "context",
         "context-paper",
+        "context-paper-retrieved",
         "context-retrieved",
         "context-bare",
         "context-token",

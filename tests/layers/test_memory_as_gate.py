@@ -15,7 +15,7 @@ def test_equals_mag_written_out(make_mixer, literal_memory, literal_attention, c
         return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
 
     with torch.no_grad():
-        y = [attention(x[:, t], t, [(x[:, j], j) for j in range(max(0, t - 3), t + 1)]) for t in range(11)]
+        y = [attention(x, t, t, [(j, j) for j in range(max(0, t - 3), t + 1)]) for t in range(11)]
         # The memory reads the attention's persistent tokens first.
         first = 0 if inner.persistent is None else len(inner.persistent)
         before = x if first == 0 else torch.cat([inner.persistent.expand(2, -1, -1), x], 1)

@@ -11,10 +11,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titans.layers.mixer import Mixer, last
+from titans.layers.projection import ConvolvedProjection
 from titans.layers.registry import register_mixer
+from titans.ops.gated_rms_norm import gated_rms_norm
+from titans.ops.short_conv import short_conv_qkv
 from titans.ops.state import State
 from titans.ops.tracing import in_transform, require_static_length
 
+OUTPUT_EPS = 1e-6
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -25,11 +29,13 @@ class AttentionState(State):
         keys: the last keys, without positions, `[B, W, H, d]`; the newest is the last.
         values: their values `[B, W, H, d]`.
         filled: how many of them are real, `[B]`; the first `W - filled` are not.
+        conv_state: last inputs of the short convolution, `[B, 3, 3 D]`; None without one.
     """
 
     keys: Tensor
     values: Tensor
     filled: Tensor
+    conv_state: Tensor | None = None
 
 
 class Attention(nn.Module):
@@ -50,6 +56,7 @@ class Attention(nn.Module):
     """
 
     component: ClassVar[str] = "attention"
+    scale: float | None = None  # of the logits; None: one over the root of a head's width
 
     def __init__(
         self, hidden_size: int, num_heads: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
@@ -66,11 +73,43 @@ class Attention(nn.Module):
             raise ValueError(f"persistent_tokens={persistent_tokens} must not be negative")
         self.hidden_size, self.num_heads, self.rope_theta = hidden_size, num_heads, rope_theta
         self.rotated = hidden_size // num_heads // 4 * 2  # channels of a head that carry positions
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
-            nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(4)
-        )
+        self.make_projections()
         self.persistent = nn.Parameter(torch.empty(persistent_tokens, hidden_size)) if persistent_tokens else None
         self.reset_parameters()
+
+    def make_projections(self) -> None:
+        """Make the layers before and after the attention."""
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(self.hidden_size, self.hidden_size, bias=False) for _ in range(4)
+        )
+
+    def initial_conv_state(self) -> Tensor | None:
+        """Return what a convolution of the projections saw before the first token; None where there is none."""
+        return None
+
+    def project(
+        self, x: Tensor, conv_state: Tensor | None, lengths: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+        """Make queries, keys and values, without positions.
+
+        Args:
+            x: the next tokens of a stream, `[B, T, D]`.
+            conv_state: carried from the tokens before.
+            lengths: tokens that count in each row `[B]`; None for all.
+
+        Returns:
+            Queries, keys and values, `[B, T, D]` each, heads side by side, and the convolution's state.
+        """
+        return (self.q_proj(x), self.k_proj(x), self.v_proj(x)), conv_state
+
+    def project_alone(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Make keys and values `[B, T, D]` of tokens that have no neighbours: persistent and retrieved ones."""
+        return self.k_proj(x), self.v_proj(x)
+
+    def output(self, y: Tensor, x: Tensor) -> Tensor:
+        """Turn what was attended to, `[B, T, D]`, into the output for the tokens x, `[B, T, D]`."""
+        out: Tensor = self.o_proj(y)
+        return out
 
     @property
     def persistent_tokens(self) -> int:
@@ -84,7 +123,7 @@ class Attention(nn.Module):
 
     def empty_buffer(self, batch_size: int, entries: int) -> Tensor:
         """Return zeros `[B, entries, D]` in place of keys or values."""
-        return torch.zeros(batch_size, entries, self.hidden_size, **_kind(self.k_proj))
+        return torch.zeros(batch_size, entries, self.hidden_size, **_kind(self.o_proj))
 
     def split_heads(self, x: Tensor) -> Tensor:
         """`[B, T, D]` to `[B, H, T, d]`."""
@@ -127,13 +166,53 @@ class Attention(nn.Module):
             Outputs before the output projection, `[B, T, D]`.
         """
         if attn_mask is None:
-            return _softmax_attention(q, k, v, is_causal=True)
+            return _softmax_attention(q, k, v, is_causal=True, scale=self.scale)
         if self.persistent is not None:
-            keys = self.without_rope(self.split_heads(self.k_proj(self.persistent).unsqueeze(0)))
-            values = self.split_heads(self.v_proj(self.persistent).unsqueeze(0))
+            keys, values = (self.split_heads(y) for y in self.project_alone(self.persistent.unsqueeze(0)))
+            keys = self.without_rope(keys)
             k, v = (torch.cat([p.expand(x.shape[0], -1, -1, -1), x], 2) for p, x in ((keys, k), (values, v)))
             attn_mask = F.pad(attn_mask, (keys.shape[2], 0), value=True)
-        return _softmax_attention(q, k, v, attn_mask=attn_mask)
+        return _softmax_attention(q, k, v, attn_mask=attn_mask, scale=self.scale)
+
+
+class PaperAttention(Attention):
+    """Attention whose projections are those of the memory layer, as the paper has them (docs/semantics.md, section 4).
+
+    Queries, keys and values are `SiLU(conv(x W))`, queries and keys of unit length per head; what was attended to is
+    normalised per head, gated by the input and projected. Logits are multiplied by the root of a head's width, at which
+    unit vectors differ as others do. Persistent and retrieved tokens have no neighbours, and pass no convolution.
+    """
+
+    def make_projections(self) -> None:
+        """Make the layers before and after the attention."""
+        head_dim = self.hidden_size // self.num_heads
+        self.scale = head_dim**0.5
+        self.qkv_proj = ConvolvedProjection(self.hidden_size, self.num_heads, ("l2norm", "l2norm", "none"), True)
+        self.o_norm = nn.RMSNorm(head_dim, eps=OUTPUT_EPS)
+        self.g_proj, self.o_proj = (nn.Linear(self.hidden_size, self.hidden_size, bias=False) for _ in range(2))
+
+    def initial_conv_state(self) -> Tensor | None:
+        """Return the convolution's inputs before the first token; see `Attention.initial_conv_state`."""
+        return self.qkv_proj.initial_conv_state()
+
+    def project(
+        self, x: Tensor, conv_state: Tensor | None, lengths: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+        """Make queries, keys and values; see `Attention.project`."""
+        (q, k, v), conv_state = self.qkv_proj(x, conv_state, lengths)
+        return (q.flatten(2), k.flatten(2), v.flatten(2)), conv_state
+
+    def project_alone(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Make keys and values without a convolution; see `Attention.project_alone`."""
+        y = self.qkv_proj.linear(x)
+        _, k, v = short_conv_qkv(y, None, None, self.num_heads, self.qkv_proj.norms)
+        return k.flatten(2), v.flatten(2)
+
+    def output(self, y: Tensor, x: Tensor) -> Tensor:
+        """Normalise, gate and project; see `Attention.output`."""
+        y, gate = (z.unflatten(-1, (self.num_heads, -1)) for z in (y, self.g_proj(x)))
+        out: Tensor = self.o_proj(gated_rms_norm(y, gate, self.o_norm.weight, OUTPUT_EPS).flatten(2))
+        return out
 
 
 def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -155,6 +234,7 @@ class SlidingWindowAttention(Mixer):
         window: tokens in view, the present one included.
         persistent_tokens: learned tokens always in view. Default 0.
         rope_theta: base of the rotary frequencies. Default 10,000.
+        paper_form: projections as of `PaperAttention`. Default False.
 
     Raises:
         ValueError: `window` is below 1, or as `Attention`.
@@ -163,19 +243,31 @@ class SlidingWindowAttention(Mixer):
     component: ClassVar[str] = "attention"
 
     def __init__(
-        self, hidden_size: int, num_heads: int, window: int, persistent_tokens: int = 0, rope_theta: float = 10_000.0
+        self,
+        hidden_size: int,
+        num_heads: int,
+        window: int,
+        persistent_tokens: int = 0,
+        rope_theta: float = 10_000.0,
+        paper_form: bool = False,
     ) -> None:
         super().__init__()
         if window < 1:
             raise ValueError(f"window={window} must be at least 1")
         self.hidden_size, self.window = hidden_size, window
-        self.attention = Attention(hidden_size, num_heads, persistent_tokens, rope_theta)
+        kind = PaperAttention if paper_form else Attention
+        self.attention = kind(hidden_size, num_heads, persistent_tokens, rope_theta)
         self.view = f"{window:,} tokens" + (f", and {persistent_tokens} persistent ones" if persistent_tokens else "")
 
     @classmethod
     def from_config(cls, config: Any, **options: Any) -> Self:
         """Build the layer of a model; see `Mixer.from_config`."""
-        options = {"persistent_tokens": config.num_persistent_tokens, "rope_theta": config.rope_theta, **options}
+        options = {
+            "persistent_tokens": config.num_persistent_tokens,
+            "rope_theta": config.rope_theta,
+            "paper_form": config.paper_form,
+            **options,
+        }
         return cls(config.hidden_size, config.num_attention_heads, config.sliding_window, **options)
 
     def flops(self, context: int) -> float:
@@ -191,25 +283,31 @@ class SlidingWindowAttention(Mixer):
     def empty_state(self, batch_size: int) -> AttentionState:
         """Return an empty window."""
         buffer = self.attention.empty_buffer(batch_size, self.window)
-        return AttentionState(buffer, buffer, torch.zeros(batch_size, dtype=torch.long, device=buffer.device))
+        filled = torch.zeros(batch_size, dtype=torch.long, device=buffer.device)
+        conv_state = self.attention.initial_conv_state()
+        return AttentionState(
+            buffer, buffer, filled, None if conv_state is None else conv_state.expand(batch_size, -1, -1)
+        )
 
     def mix(self, x: Tensor, state: AttentionState, lengths: Tensor | None) -> tuple[Tensor, AttentionState]:
         """Attend from each token to its window; see `Mixer.mix`."""
         attention, window = self.attention, self.window
         batch, tokens, _ = x.shape
         require_static_length(tokens)
-        k = torch.cat([state.keys.to(x.dtype), attention.k_proj(x)], 1)  # [B, W + T, D]
-        v = torch.cat([state.values.to(x.dtype), attention.v_proj(x)], 1)
+        (q, k, v), conv_state = attention.project(x, state.conv_state, lengths)
+        k = torch.cat([state.keys.to(k.dtype), k], 1)  # [B, W + T, D]
+        v = torch.cat([state.values.to(v.dtype), v], 1)
         count = tokens if lengths is None else lengths
         final = AttentionState(
             last(k, lengths, window).to(state.keys.dtype),
             last(v, lengths, window).to(state.values.dtype),
             (state.filled + count).clamp(max=window),
+            conv_state,
         )
         size = min(window, tokens)
         blocks = -(-tokens // size)
         padding = (0, 0, 0, blocks * size - tokens)
-        q = F.pad(attention.q_proj(x), padding).unflatten(1, (blocks, size)).flatten(0, 1)  # [B * blocks, size, D]
+        q = F.pad(q, padding).unflatten(1, (blocks, size)).flatten(0, 1)  # [B * blocks, size, D]
         k, v = (F.pad(y, padding).unfold(1, window + size, size).transpose(2, 3).flatten(0, 1) for y in (k, v))
         q, k, v = (attention.split_heads(y) for y in (q, k, v))
         here = torch.arange(window + size, device=x.device)
@@ -220,7 +318,7 @@ class SlidingWindowAttention(Mixer):
             self._attn_mask(here, blocks, state.filled),
         )
         y = y.unflatten(0, (batch, blocks)).flatten(1, 2)[:, :tokens]
-        return attention.o_proj(y), final
+        return attention.output(y, x), final
 
     def _attn_mask(self, here: Tensor, blocks: int, filled: Tensor) -> Tensor:
         """Tell which of a block's window and own keys each query sees: `[B * blocks, 1, size, W + size]`."""

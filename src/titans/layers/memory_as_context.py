@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from titans.layers.attention import Attention
+from titans.layers.attention import Attention, PaperAttention
 from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer, bounded, valid
 from titans.layers.neural_memory import NeuralMemory, NeuralMemoryState
@@ -31,6 +31,7 @@ class MemoryAsContextState(State):
             answers are not stored, of its own tokens only, `[B, H, S, d]`.
         values: their values.
         offset: tokens read of the current segment: one integer, or int64 `[B]`.
+        conv_state: last inputs of the attention's convolution, `[B, 3, 3 D]`; None without one.
     """
 
     memory: NeuralMemoryState
@@ -39,6 +40,7 @@ class MemoryAsContextState(State):
     keys: Tensor
     values: Tensor
     offset: int | Tensor
+    conv_state: Tensor | None = None
 
 
 class Segment(NamedTuple):
@@ -131,7 +133,8 @@ class MemoryAsContext(Mixer):
         sizes = config.hidden_size, config.num_attention_heads, config.num_persistent_tokens
         memory = NeuralMemory.from_config(config, persistent_tokens=0)
         options = {"retrieved_tokens": config.num_retrieved_tokens, "paper_form": config.paper_form, **options}
-        return cls(Attention(*sizes, config.rope_theta), memory, config.segment_length, **options)
+        attention = PaperAttention if config.paper_form else Attention
+        return cls(attention(*sizes, config.rope_theta), memory, config.segment_length, **options)
 
     def flops(self, context: int) -> float:
         """Count 4 D for each key in view, 2 P to read the context, and the keys and values of what it answers."""
@@ -139,7 +142,7 @@ class MemoryAsContext(Mixer):
         asked = 1.0  # answers for each token
         if self.retrieval is not None:
             asked, retrieved = self.retrieved / self.segment_length, self.retrieved
-        keys_and_values = self.attention.k_proj.weight.numel() + self.attention.v_proj.weight.numel()
+        keys_and_values = 2 * self.hidden_size**2
         attended = 4 * self.hidden_size * (in_view + retrieved + self.attention.persistent_tokens)
         return attended + asked * (2 * self.memory.size + 2 * keys_and_values)
 
@@ -153,8 +156,8 @@ class MemoryAsContext(Mixer):
         memory = self.memory.empty_state(1)
         stored = self.segment_length * (1 if self.retrieval is not None else 2)
         buffer = self.attention.split_heads(self.attention.empty_buffer(1, stored))
-        conv_state = self.retrieval_proj.initial_conv_state()
-        state = MemoryAsContextState(memory, memory.memory.weights, conv_state, buffer, buffer, 0)
+        conv_states = self.retrieval_proj.initial_conv_state(), self.attention.initial_conv_state()
+        state = MemoryAsContextState(memory, memory.memory.weights, conv_states[0], buffer, buffer, 0, conv_states[1])
         return state.expand(batch_size)
 
     def mix(
@@ -165,26 +168,28 @@ class MemoryAsContext(Mixer):
         alignment = chunk_alignment(
             state.offset, valid(x, lengths), x.shape[0], x.shape[1], self.segment_length, x.device
         )
-        (query,), conv_state = self.retrieval_proj(x, state.query_conv_state, lengths)
-        segments = self._segments(alignment, alignment.align(x, 1), alignment.align(query, 1), state.offset)
+        (query,), query_conv_state = self.retrieval_proj(x, state.query_conv_state, lengths)
+        qkv, conv_state = self.attention.project(x, state.conv_state, lengths)
+        parts = [alignment.align(y, 1) for y in (query, *qkv, x)]
+        segments = self._segments(alignment, parts, state.offset)
         size = group_size(len(segments), SEGMENTS)
         groups = [segments[i : i + size] for i in range(0, len(segments), size)]
         carry = Carry(state.memory, state.context, state.keys, state.values)
         carry, outputs = scan(self._group, carry, groups, recompute=len(groups) > 1)
         y = alignment.unalign(torch.cat([y for group in outputs for y in group], 1), 1)
-        return y, MemoryAsContextState(carry.memory, carry.context, conv_state, carry.keys, carry.values, alignment.end)
+        kept = (carry.memory, carry.context, query_conv_state, carry.keys, carry.values)
+        return y, MemoryAsContextState(*kept, alignment.end, conv_state)
 
-    def _segments(self, alignment: ChunkAlignment, x: Tensor, query: Tensor, offset: int | Tensor) -> list[Segment]:
-        """Project the aligned tokens `[B, M, D]` for attention and cut everything into segments."""
-        attention = self.attention
+    def _segments(self, alignment: ChunkAlignment, aligned: list[Tensor], offset: int | Tensor) -> list[Segment]:
+        """Place the aligned query, q, k, v and x, `[B, M, ...]` each, and cut everything into segments."""
+        attention, (query, q, k, v, x) = self.attention, aligned
         first = offset if alignment.source is None else 0  # aligned tokens start with a segment
         here = torch.arange(x.shape[1], device=x.device)
         slots = ((torch.as_tensor(first, device=x.device).reshape(-1, 1) + here) % self.segment_length).expand(
             len(x), -1
         )
-        q = attention.apply_rope(attention.split_heads(attention.q_proj(x)), slots.unsqueeze(1))
-        k = attention.apply_rope(attention.split_heads(attention.k_proj(x)), slots.unsqueeze(1))
-        v = attention.split_heads(attention.v_proj(x))
+        q, k = (attention.apply_rope(attention.split_heads(y), slots.unsqueeze(1)) for y in (q, k))
+        v = attention.split_heads(v)
         sizes = [span.size for span in alignment.spans for _ in range(span.chunks)]
         parts = [y.split(sizes, dim) for y, dim in ((query, 1), (q, 2), (k, 2), (v, 2), (x, 1), (slots, 1))]
         masks = [None] * len(sizes) if alignment.mask is None else alignment.mask.split(sizes, 1)
@@ -212,12 +217,11 @@ class MemoryAsContext(Mixer):
         attn_mask = torch.arange(self.segment_length, device=slots.device) <= slots.unsqueeze(-1)  # [B, 1, n, S]
         if self.retrieval is None:
             h = self._retrieve(s.query, carry.context)
-            retrieved = attention.apply_rope(attention.split_heads(attention.k_proj(h)), slots)
+            retrieved, answers = (attention.split_heads(y) for y in attention.project_alone(h))
+            retrieved = attention.apply_rope(retrieved, slots)
             places = torch.cat([slots, slots + self.retrieved], 2)
             keys = _store(carry.keys, torch.cat([retrieved, s.k], 2), places, s.mask)
-            values = _store(
-                carry.values, torch.cat([attention.split_heads(attention.v_proj(h)), s.v], 2), places, s.mask
-            )
+            values = _store(carry.values, torch.cat([answers, s.v], 2), places, s.mask)
             y = attention.attend(s.q, keys.to(s.q.dtype), values.to(s.q.dtype), torch.cat([attn_mask, attn_mask], -1))
         else:
             keys, values = _store(carry.keys, s.k, slots, s.mask), _store(carry.values, s.v, slots, s.mask)
@@ -225,7 +229,7 @@ class MemoryAsContext(Mixer):
             seen = torch.cat([attn_mask.new_ones(*attn_mask.shape[:3], self.retrieved), attn_mask], -1)
             all_keys, all_values = (torch.cat([a, b.to(a.dtype)], 2) for a, b in ((retrieved, keys), (answers, values)))
             y = attention.attend(s.q, all_keys, all_values, seen)
-        y = attention.o_proj(y)
+        y = attention.output(y, s.x)
         return y if self.gate is None else self.gate.attention_norm(s.x + y), keys, values
 
     def _retrieve(self, query: Tensor, context: list[Tensor]) -> Tensor:
@@ -242,9 +246,8 @@ class MemoryAsContext(Mixer):
         (query,), _ = self.retrieval_proj(x, None if conv_state is None else conv_state.expand(batch, -1, -1), None)
         h = self._retrieve(query, context)
         attention = self.attention
-        return attention.without_rope(attention.split_heads(attention.k_proj(h))), attention.split_heads(
-            attention.v_proj(h)
-        )
+        keys, values = (attention.split_heads(y) for y in attention.project_alone(h))
+        return attention.without_rope(keys), values
 
 
 register_mixer("memory_as_context", MemoryAsContext)
