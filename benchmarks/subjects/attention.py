@@ -11,7 +11,7 @@ from torch import nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from subjects.tasks import Built, passes
-from titans.layers.attention import SlidingWindowAttention
+from titans.layers.sliding_window_attention import SlidingWindowAttention
 
 
 def build(task: str, **setting: Any) -> Built:

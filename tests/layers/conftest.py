@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from titans import NeuralMemory
 from titans.layers import ttt
-from titans.layers.attention import Attention, PaperAttention, SlidingWindowAttention
+from titans.layers.attention import Attention, PaperAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.full_attention import FullAttention
 from titans.layers.gated_delta_net import GatedDeltaNet
@@ -18,6 +18,7 @@ from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
 from titans.layers.retention import Retention
+from titans.layers.sliding_window_attention import SlidingWindowAttention
 from titans.models.configuration import PAPER_MEMORY
 from titans.ops import associative_memory, initial_state
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from titans.layers.attention import Attention, SlidingWindowAttention
+from titans.layers.attention import Attention
 from titans.layers.full_attention import FullAttention, FullAttentionState
+from titans.layers.sliding_window_attention import SlidingWindowAttention
 
 DIM = 16
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from tests.invariants import PROPERTIES, VOCABULARY, of_model, the_state_does_not_grow
 from titans import NeuralMemory, TitansConfig, TitansForCausalLM, TitansModel
-from titans.layers.attention import SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.full_attention import FullAttention
 from titans.layers.gated_delta_net import GatedDeltaNet
@@ -22,6 +21,7 @@ from titans.layers.mamba2 import Mamba2
 from titans.layers.memory_as_context import MemoryAsContext
 from titans.layers.memory_as_gate import MemoryAsGate
 from titans.layers.retention import Retention
+from titans.layers.sliding_window_attention import SlidingWindowAttention
 
 MIXERS = {  # of each block
     "lmm": [NeuralMemory],

@@ -1,7 +1,6 @@
 """nn.Modules built on the ops: token mixers and their parts. Importing the package registers its mixers."""
 
 import titans.layers.ttt  # noqa: F401  # registers its settings of the neural memory
-from titans.layers.attention import SlidingWindowAttention
 from titans.layers.delta_net import DeltaNet
 from titans.layers.full_attention import FullAttention
 from titans.layers.gated_delta_net import GatedDeltaNet
@@ -15,6 +14,7 @@ from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory
 from titans.layers.registry import register_mixer
 from titans.layers.retention import Retention
+from titans.layers.sliding_window_attention import SlidingWindowAttention
 
 __all__ = [
     "DeltaNet",

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from titans.layers.attention import AttentionState, SlidingWindowAttention
 from titans.layers.gating import MemoryGate
 from titans.layers.mixer import Mixer
 from titans.layers.neural_memory import NeuralMemory, NeuralMemoryState
 from titans.layers.registry import register_mixer
+from titans.layers.sliding_window_attention import AttentionState, SlidingWindowAttention
 from titans.ops.state import State
 
 

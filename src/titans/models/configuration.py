@@ -101,8 +101,8 @@ class StackConfig(PreTrainedConfig):
         num_retrieved_tokens: learned queries asked of the memory per MAC segment. Default: one query per token.
         memory: the options of the memory, a `MemoryConfig` or a mapping such as `{"depth": 1}`, which changes the
             options it names.
-        paper_form: MAC and MAG gate as the paper writes it (`titans.layers.memory_as_context.MemoryAsContext`). Default
-            False.
+        paper_form: MAC and MAG gate as the paper writes it (`titans.layers.memory_as_context.MemoryAsContext`), and
+            attention has its projections (`titans.layers.attention.PaperAttention`). Default False.
         rms_norm_eps: of the block norms. Default 1e-6.
         rope_theta: base of the rotary frequencies. Default 10,000.
         initializer_range: standard deviation of initial projections and embeddings. Default 0.02.
@@ -139,7 +139,7 @@ class StackConfig(PreTrainedConfig):
         """Make the configuration of the paper's own forms, literally.
 
         The memory is a plain MLP written by the chunk rule, with free gates and nothing that limits a step; MAC and MAG
-        gate as the paper writes it. Nothing keeps such a memory from growing (docs/lab-notes/stability.md).
+        gate as the paper writes it, and attention has its projections. Nothing keeps such a memory from growing (docs/lab-notes/stability.md).
 
         Args:
             **kwargs: fields, which have the last word; of `memory`, the options to change.
