@@ -84,7 +84,7 @@ class Attention(nn.Module):
         return (self.q_proj(x), self.k_proj(x), self.v_proj(x)), conv_state
 
     def project_alone(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Make keys and values `[B, T, D]` of tokens that have no neighbours: persistent and retrieved ones."""
+        """Make keys and values `[..., T, D]` of tokens that have no neighbours: persistent and retrieved ones."""
         return self.k_proj(x), self.v_proj(x)
 
     def output(self, y: Tensor, x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         if attn_mask is None:
             return _softmax_attention(q, k, v, is_causal=True, scale=self.scale)
         if self.persistent is not None:
-            keys, values = (self.split_heads(y) for y in self.project_alone(self.persistent.unsqueeze(0)))
+            keys, values = (self.split_heads(y.unsqueeze(0)) for y in self.project_alone(self.persistent))
             keys = self.without_rope(keys)
             k, v = (torch.cat([p.expand(x.shape[0], -1, -1, -1), x], 2) for p, x in ((keys, k), (values, v)))
             attn_mask = F.pad(attn_mask, (keys.shape[2], 0), value=True)
@@ -186,8 +186,9 @@ class PaperAttention(Attention):
     def project_alone(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Make keys and values without a convolution; see `Attention.project_alone`."""
         y = self.qkv_proj.linear(x)
+        y = y.view(-1, *y.shape[-2:])  # [B, T, 3 D]
         _, k, v = short_conv_qkv(y, None, None, self.num_heads, self.qkv_proj.norms)
-        return k.flatten(2), v.flatten(2)
+        return k.reshape(x.shape), v.reshape(x.shape)
 
     def output(self, y: Tensor, x: Tensor) -> Tensor:
         """Normalise, gate and project; see `Attention.output`."""
