@@ -51,7 +51,8 @@ class Outputs(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [
-    {"persistent_tokens": 2}, {"rule": "token", "depth": 1}, {"gates": "chunk", "channelwise_forgetting": True},
+    {"persistent_tokens": 2}, {"depth": 1}, {"hidden_lr": 1.0},
+    {"rule": "chunk", "gates": "chunk", "channelwise_forgetting": True},
 ])  # fmt: skip
 def test_exported_with_the_length_left_open(close, options):
     layer = make(**options)

@@ -13,7 +13,7 @@ SLOW = ("three-layers", "depth-1", "depth-3", "depth-4", "published-chunk", "pla
 LAYERS = {
     "default": {},
     "three-layers": {"depth": 3},
-    "learning": {"hidden_lr": 1.0},
+    "learning": {"hidden_lr": 1.0, "forgetting": False},  # which would empty the layers that make the features
     "depth-1": {"rule": "chunk", "depth": 1},
     "depth-2": {"rule": "chunk"},
     "depth-3": {"rule": "chunk", "depth": 3},

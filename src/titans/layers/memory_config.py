@@ -27,7 +27,8 @@ class MemoryConfig:
         rule: "chunk" (mini-batch rule) or "token" (online, exact in the last layer; its norm is between the layers and
             not on the output). Default "token".
         hidden_lr: under rule "token" the step size of the layers below the last, in units of `theta / chunk_size`, at
-            most 1; 0: they stay as they were trained, and only the last is part of the state. Default 0.
+            most 1; 0: they stay as they were trained, and only the last is part of the state. Above 0, forgetting fades
+            them within tens of thousands of tokens: switch it off for streams as long. Default 0.
         activation: "gelu", "silu" or "relu". Default "gelu".
         residual: add the query to what is read. Default: on under rule "chunk", off under "token".
         norm: normalise the MLP's output. Default: on under rule "chunk"; not possible under "token".
