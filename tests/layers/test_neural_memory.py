@@ -184,7 +184,9 @@ def test_state_dict_round_trip(make_mixer, same):
 @pytest.mark.parametrize(("backend", "options"), [
     ("aot_eager", {}),
     pytest.param("aot_eager", {"depth": 1, "rule": "token", "persistent_tokens": 1}, marks=pytest.mark.slow),
-    pytest.param("aot_eager", {"rule": "chunk", "gates": "chunk", "channelwise_forgetting": True}, marks=pytest.mark.slow),
+    pytest.param(
+        "aot_eager", {"rule": "chunk", "gates": "chunk", "channelwise_forgetting": True}, marks=pytest.mark.slow
+    ),
     pytest.param("inductor", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_compiled_equals_eager(close, backend, options):
