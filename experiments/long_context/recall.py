@@ -94,6 +94,12 @@ def lever(**options: Any) -> Setting:
     return Setting(fields, rate, **options)
 
 
+def two_layers(variant: str, rate: float) -> Setting:
+    """Return a model whose memory has two layers, at all lengths."""
+    fields = {"variant": variant, "memory": {"depth": 2, "expansion": 2, "rule": "token"}}
+    return Setting(fields, rate, write_cost=WRITE_COST, gate_floor=GATE_FLOOR, longest=ANY)
+
+
 CARRIED = {"sizes": (*TRAIN, *parse_sizes(["512/8"])), "piece_length": 64}
 SETTINGS = {
     "titans-mac": whole("titans-mac", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
@@ -104,6 +110,8 @@ SETTINGS = {
     "titans-mac, low start alone": lever(low_start=True, seeds=1),
     "titans-mac, plain": lever(),
     "titans-lmm": whole("titans-lmm", write_cost=WRITE_COST, gate_floor=GATE_FLOOR),
+    "titans-mac-two-layers": two_layers("mac", 4e-3),
+    "titans-lmm-two-layers": two_layers("lmm", 4e-3),
     **{name: whole(name, steps=LONGER) for name in ("deltanet", "gated-deltanet", "mamba2")},
     **{name: whole(name) for name in ("ttt-linear", "transformer", "swa")},
 }
