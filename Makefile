@@ -39,7 +39,7 @@ demo: $(STAMP) ## Train a small Titans model on real text and write demo-report/
 docs: $(STAMP) ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build
 
-test: $(STAMP) ## Run the tests, every module's, in about 4 minutes on 2 cores
+test: $(STAMP) ## Run the tests, every module's, in about 5 minutes on 2 cores
 	OMP_NUM_THREADS=1 $(VENV_PYTHON) -m pytest -n 2
 
 test-all: $(STAMP) ## Run all tests, the slow ones, too; about a quarter of an hour

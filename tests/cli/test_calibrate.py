@@ -22,6 +22,7 @@ def folder(model_folder, tmp_path):
     return copy
 
 
+@pytest.mark.slow
 def test_calibrate_then_follow(titans, folder, tmp_path):
     text = tmp_path / "text.txt"
     printed = titans("calibrate", folder, text, "--tokens", 300, "--out", tmp_path / "out").stdout

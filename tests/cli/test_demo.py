@@ -25,6 +25,7 @@ def test_bad_data_is_one_sentence_and_status_2(arguments, message, tmp_path, mon
     assert result.stderr.strip().count("\n") == 0
 
 
+@pytest.mark.slow
 def test_from_text_to_report_and_models(tmp_path, monkeypatch):
     import dataclasses
 

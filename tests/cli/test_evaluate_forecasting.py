@@ -85,6 +85,7 @@ def test_a_file_in_place_of_the_folder(titans, dataset):
     assert result.stderr == f"error: {dataset} is a file: expected a folder to write to\n"
 
 
+@pytest.mark.slow
 def test_interrupt(titans, start_titans, dataset, tmp_path):
     out = tmp_path / "out"
     command = ["evaluate", "forecasting", str(dataset), "--horizons", "4,8", "--look-back", "24", "--seeds", "999"]

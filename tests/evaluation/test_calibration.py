@@ -69,7 +69,7 @@ def test_search_settles_though_thresholds_change_what_is_seen(growth):
     assert abs(written - 0.3) <= TOLERANCE
 
 
-@pytest.mark.parametrize("variant", ["lmm", "mac"])
+@pytest.mark.parametrize("variant", [pytest.param("lmm", marks=pytest.mark.slow), "mac"])
 def test_calibrates(make_model, tmp_path, variant):
     model, told = make_model(variant).train(), []
     texts = corpus(250, 300, 400)

@@ -129,6 +129,7 @@ def test_intervals_of_groups():
     assert combined(0.5, [(0.5, interval(0.0, [0] * 9)), (0.5, Metric(1.0))]) == Metric(0.5)
 
 
+@pytest.mark.slow
 def test_documents_are_drawn_with_the_seed_alone(evaluate):
     drawn = {seed: evaluate("lambada_openai", limit=2, seed=seed) for seed in (1, 2)}
     assert all(one.tasks[0].documents == 2 and one.tasks[0].of == 6 for one in drawn.values())
@@ -137,6 +138,7 @@ def test_documents_are_drawn_with_the_seed_alone(evaluate):
     assert "not all documents, but some drawn with seed 2" in drawn[2].protocol
 
 
+@pytest.mark.slow
 def test_prompts_are_whole_and_those_that_are_cut_are_counted(evaluate):
     whole = evaluate("lambada_openai")
     assert whole.tasks[0].cut == 0
@@ -150,6 +152,7 @@ def test_prompts_are_whole_and_those_that_are_cut_are_counted(evaluate):
     assert choices.tasks[0].cut == sum(cuts) == 4
 
 
+@pytest.mark.slow
 def test_finished_tasks_are_not_repeated(evaluate, tmp_path, monkeypatch):
     from lm_eval.api import task
 

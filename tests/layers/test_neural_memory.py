@@ -182,7 +182,7 @@ def test_state_dict_round_trip(make_mixer, same):
 
 @pytest.mark.filterwarnings("ignore")  # torch.compile meets deprecations of its own
 @pytest.mark.parametrize(("backend", "options"), [
-    ("aot_eager", {}),
+    pytest.param("aot_eager", {}, marks=pytest.mark.slow),
     pytest.param("aot_eager", {"depth": 1, "rule": "token", "persistent_tokens": 1}, marks=pytest.mark.slow),
     pytest.param(
         "aot_eager", {"rule": "chunk", "gates": "chunk", "channelwise_forgetting": True}, marks=pytest.mark.slow

@@ -75,6 +75,7 @@ def test_precisions(make_model, variant, read, same, dtype):
     assert header.variant == variant
 
 
+@pytest.mark.slow
 def test_a_new_process_goes_on_bit_for_bit(tiny, same, tmp_path):
     tiny.save_pretrained(tmp_path)
     torch.save(torch.randint(23, (1, 30)), tmp_path / "ids")

@@ -70,6 +70,7 @@ def test_sigterm_finishes_what_runs_and_saves_it(serve):
     assert again.http.get("/v1/memories/default/work").json()["tokens"] == 1 + 5 + 60
 
 
+@pytest.mark.slow
 def test_a_memory_outlives_the_process(serve):
     first = serve()
     said = complete(first, "hello", memory="work")["choices"][0]["text"]
