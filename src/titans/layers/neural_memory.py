@@ -296,8 +296,8 @@ class NeuralMemory(Mixer):
             is_open = opening >= self.config.gate_floor
             opening = opening * is_open
             alpha = alpha * (is_open if alpha.dim() == 3 else is_open.unsqueeze(-1))
-        theta = self.config.max_step * opening
-        return theta if self.config.free_gates else (1 - eta) * theta, alpha, eta, carried
+        free = 1 if self.config.free_gates else 1 - eta
+        return self.config.max_step * free * opening, alpha, eta, carried
 
     def _share(self, logits: Tensor, state: NeuralMemoryState, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Give every token the gates of the first token of its chunk, which an earlier call may have read."""

@@ -139,8 +139,8 @@ class StackConfig(PreTrainedConfig):
         """Make the configuration of the paper's own forms, literally.
 
         The memory is a plain MLP written by the chunk rule, with free gates and nothing that limits a step; MAC and MAG
-        gate as the paper writes it, and attention has its projections. Nothing keeps such a memory from growing
-        (docs/lab-notes/stability.md).
+        gate as the paper writes it, and attention has its projections. Nothing keeps such a memory from growing: with
+        `theta_max` at its default of 1 a new one overflows on ordinary data (docs/guide/models.md).
 
         Args:
             **kwargs: fields, which have the last word; of `memory`, the options to change.
