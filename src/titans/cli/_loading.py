@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from titans.models.write_policy import WriteCounts
 
+AnyModel = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A folder or hub id: Titans or any Hugging Face causal model.")
+]
 Write = Annotated[
     str | None,
     typer.Option(
@@ -34,17 +37,7 @@ def silence_loading() -> None:
 
 
 def load_for_inference(name: str) -> tuple[Any, Any]:
-    """Load a model on the best device of this machine, and its tokenizer.
-
-    Args:
-        name: a model folder or a hub id.
-
-    Returns:
-        The model and the tokenizer.
-
-    Raises:
-        TitansError: one of them cannot be loaded, or they do not fit each other.
-    """
+    """Load a model, by folder or hub id, on the best device of this machine, and the tokenizer that fits it."""
     from titans.data.hub import local_or_hub
     from titans.data.tokenizers import check_vocabulary, load_tokenizer
     from titans.training.pretrained import find_device, load_model
@@ -58,19 +51,7 @@ def load_for_inference(name: str) -> tuple[Any, Any]:
 
 
 def text_or_file(text: str | None, file: Path | None, name: str) -> Iterable[str]:
-    """Read the text that a command is given, either as such or as a file.
-
-    Args:
-        text: the text itself.
-        file: the file that holds it.
-        name: what the user calls the former.
-
-    Returns:
-        The text, in consecutive parts; a file's is read, and checked, as it is asked for.
-
-    Raises:
-        TitansError: both are given, or none, or the text is not UTF-8.
-    """
+    """Return a command's text in parts: `text`, which the user calls `name`, or a file, read as it is asked for."""
     from titans.io.text import text_blocks
 
     if (text is None) == (file is None):

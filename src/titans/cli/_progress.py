@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar(transient: bool = True) -> Progress:
-    """Make a display of steps whose lengths are known.
-
-    Args:
-        transient: remove it when the work is done. Default True.
-
-    Returns:
-        A context manager; on stderr, as results go to stdout.
-    """
+    """Make a display, on stderr, of steps whose lengths are known; a transient one is removed when the work is done."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
@@ -30,11 +23,7 @@ def progress_bar(transient: bool = True) -> Progress:
 
 
 def log_line(sentence: str) -> None:
-    """Say what is finished where a log is written: on a terminal the bar shows how far the work is.
-
-    Args:
-        sentence: what, and what it gave.
-    """
+    """Say what is finished where a log is written: on a terminal the bar shows how far the work is."""
     from rich.console import Console
 
     if not Console(stderr=True).is_terminal:
@@ -43,17 +32,7 @@ def log_line(sentence: str) -> None:
 
 @contextlib.contextmanager
 def show_progress(folder: Path | None = None) -> Iterator[Callable[[float, str], None]]:
-    """Show how far the work is, and say on Ctrl-C that the same command goes on, where it does.
-
-    Args:
-        folder: where finished parts are kept. Default: nowhere, and nothing is said.
-
-    Yields:
-        What is to be called with the share of the work that is done, and what is being done.
-
-    Raises:
-        KeyboardInterrupt: that of the body, with the sentence.
-    """
+    """Yield what shows how far the work is; on Ctrl-C say that the same command goes on, where `folder` keeps parts."""
     try:
         with progress_bar() as progress:
             task = progress.add_task("", total=1.0)
@@ -65,14 +44,7 @@ def show_progress(folder: Path | None = None) -> Iterator[Callable[[float, str],
 
 
 def progress_counter(what: str) -> Progress:
-    """Make a display of how much was done, where nobody knows how much there is.
-
-    Args:
-        what: what is counted, in the plural.
-
-    Returns:
-        A context manager; on stderr, and removed when the work is done.
-    """
+    """Make a display, on stderr, of how much was done (`what`, a plural), where nobody knows how much there is."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     return _on_stderr(SpinnerColumn(), TextColumn(f"{{task.completed:,.0f}} {what}"), TimeElapsedColumn())

@@ -10,12 +10,7 @@ import typer
 
 
 def print_table(rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Print a table, its first column set to the left and the others to the right.
-
-    Args:
-        rows: of cells, the head first.
-        title: above it. Default: none.
-    """
+    """Print a table, its head first; the first column is set to the left and the others to the right."""
     from rich.console import Console
     from rich.table import Table
 
@@ -32,13 +27,7 @@ def print_table(rows: Sequence[Sequence[str]], title: str | None = None) -> None
 
 
 def save_result(result: Any, folder: Path | None, name: str) -> None:
-    """Write a result, and say where.
-
-    Args:
-        result: has a method `save`, which takes a folder and writes `NAME.json` and `NAME.png`.
-        folder: where to. None: nowhere.
-        name: of the files.
-    """
+    """Have a result save `NAME.json` and `NAME.png` in a folder, if there is one, and say where."""
     if folder is not None:
         result.save(folder)
         typer.echo(f"written: {folder / f'{name}.json'}, {folder / f'{name}.png'}")

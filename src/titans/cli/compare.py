@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from titans.cli._arguments import make_results_folder
+from titans.cli._arguments import Overrides, make_results_folder
 from titans.cli._loading import best_device
 from titans.cli._progress import log_line, show_progress
 from titans.cli._tables import print_table
@@ -15,10 +15,7 @@ from titans.cli._tables import print_table
 
 def compare(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The comparison: see recipes/compare-*.yaml.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Replace values of the recipe; dots between the levels."),
-    ] = None,
+    overrides: Overrides = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where results go. Default: runs/ and the recipe's name.")
     ] = None,

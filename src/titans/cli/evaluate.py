@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._arguments import make_results_folder
-from titans.cli._loading import Write, shares, silence_loading
+from titans.cli._loading import AnyModel, Write, shares, silence_loading
 from titans.cli._progress import progress_counter
 from titans.cli._tables import print_table, save_result
 from titans.cli.babilong import babilong
@@ -31,9 +31,7 @@ def evaluate() -> None:
 
 @app.command()
 def perplexity(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A folder or hub id: Titans or any Hugging Face causal model.")
-    ],
+    model: AnyModel,
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, folders, globs or hub ids.")],
     text_field: Annotated[str, typer.Option(help="The jsonl key or column with the text.")] = "text",
     piece_length: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 2048,

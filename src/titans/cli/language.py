@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from titans.cli._arguments import make_results_folder, whole_numbers, words
-from titans.cli._loading import Write, silence_loading
+from titans.cli._loading import AnyModel, Write, silence_loading
 from titans.cli._progress import log_line, show_progress
 from titans.cli._tables import print_table, save_result
 from titans.errors import TitansError
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def lm(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A folder or hub id: Titans or any Hugging Face causal model.")
-    ],
+    model: AnyModel,
     tasks: Annotated[
         str | None,
         typer.Option(

@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
+from titans.cli._arguments import Overrides
+
 
 def train(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="The experiment: see recipes/.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Replace values of the recipe; dots between the levels."),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train a model as a recipe says, or go on from its last checkpoint.
 

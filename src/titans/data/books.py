@@ -77,16 +77,10 @@ def strip_gutenberg(text: str) -> str:
 
 
 def sentence_starts(words: Sequence[str]) -> list[int]:
-    """Find the words that begin a sentence.
+    """Return the numbers of the words that begin a sentence, the first among them.
 
     A sentence ends with a word that ends in . ! or ?, quotes and brackets aside, before a word with a capital or a
     digit; not after an initial or a title as Mr.
-
-    Args:
-        words: the text.
-
-    Returns:
-        Their numbers, in order; the first word's is one.
     """
     ends = tuple(".!?" + _CLOSING)
     starts = [0]
@@ -97,14 +91,7 @@ def sentence_starts(words: Sequence[str]) -> list[int]:
 
 
 def sentences(text: str) -> list[str]:
-    """Cut a text into its sentences, line breaks and all.
-
-    Args:
-        text: of any length.
-
-    Returns:
-        The sentences, each without the white space before and after it.
-    """
+    """Cut a text into its sentences, line breaks and all, without the white space before and after each."""
     places = [match.span() for match in re.finditer(r"\S+", text)]
     starts = sentence_starts([text[start:end] for start, end in places]) if places else []
     pairs = itertools.pairwise([*starts, len(places)])

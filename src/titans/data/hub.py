@@ -37,14 +37,7 @@ def hub_or_cache() -> Iterator[None]:
 
 
 def local_or_hub(name: str) -> AbstractContextManager[None]:
-    """Have a model or tokenizer loaded in the body come from a path where there is one, else as by `hub_or_cache`.
-
-    Args:
-        name: a path or a hub id.
-
-    Returns:
-        A context manager.
-    """
+    """Have what the body loads come from a path where there is one of this name, else as by `hub_or_cache`."""
     return nullcontext() if Path(name).exists() else hub_or_cache()
 
 

@@ -10,11 +10,7 @@ from titans.data.corpora import Document, documents
 
 
 def standard_library() -> Iterator[Document]:
-    """Yield the documentation topics of `help()`, then the top-level modules of the standard library.
-
-    Yields:
-        One document per topic and per source file, in a fixed order; about 10 MB in all.
-    """
+    """Yield the topics of `help()`, then the modules of the standard library: some 10 MB, always in the same order."""
     from pydoc_data.topics import topics
 
     for name, text in sorted(topics.items()):

@@ -158,13 +158,9 @@ def encode_batch(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> li
 
 
 def content_blocks(parts: Iterable[str]) -> Iterator[str]:
-    """Cut text into blocks where only its content decides, so that the ids do not depend on how it was read.
+    """Cut text into blocks of some 65 thousand characters, at lines' ends where there are some.
 
-    Args:
-        parts: the text, in consecutive parts of any size.
-
-    Yields:
-        Consecutive blocks of about 65 thousand characters at most, ending at a line's end where there is one.
+    Only the content decides where, so that the ids do not depend on the parts in which it was read.
     """
     rest = ""
     for part in parts:

@@ -141,19 +141,7 @@ def calibrate(
 
 
 def halves(tokenizer: Any, documents: Iterable[Document], tokens: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Read documents and cut them in the middle.
-
-    Args:
-        tokenizer: their tokenizer.
-        documents: read one after the other.
-        tokens: of each half, at most.
-
-    Returns:
-        The texts of both halves, tokens `[n]` each; a document in the middle is cut in two.
-
-    Raises:
-        TitansError: there are too few tokens.
-    """
+    """Read documents up to twice so many tokens, and cut them in the middle, through a document if need be."""
     texts, room = [], 2 * tokens
     for document in documents:
         ids = torch.tensor(next(encode_pieces(tokenizer, document.blocks(), room), []), dtype=torch.int64)

@@ -24,18 +24,8 @@ def call_in_processes(
 ) -> list[T]:
     """Call a function several times, each time in a new process, which ends when this one does.
 
-    Args:
-        function: of a module, so that a new process finds it; what it is given after its arguments takes messages.
-        calls: the arguments of each call.
-        processes: how many work at a time.
-        told: called here with each message.
-        threads: of torch in each process. Default 1.
-
-    Returns:
-        What the calls returned, in their order.
-
-    Raises:
-        BaseException: what a call raised, or Ctrl-C here; all other calls are broken off.
+    The function, of a module, is given after its arguments what takes messages; `told` is called here with each. What
+    a call raises is raised here, and breaks off all others, as Ctrl-C does. The results are in the order of the calls.
     """
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     manager = SyncManager(ctx=context)

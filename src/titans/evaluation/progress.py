@@ -9,14 +9,9 @@ Finished = Callable[[str], None]  # a sentence for each part that is done, with 
 
 
 def within(progress: Progress, done: int, size: int, total: int, what: str) -> Callable[..., None]:
-    """Return what reports a share of one part of the work, and perhaps a detail; its begin is reported at once.
+    """Return what reports the share of one part of the work, and perhaps a detail, as that of the whole.
 
-    Args:
-        progress: told about the whole.
-        done: how much of the work is done before the part.
-        size: of the part.
-        total: of the whole.
-        what: the part.
+    The part is of this size, of a total, after what is done; its begin is reported at once.
     """
 
     def show(share: float, detail: str = "") -> None:

@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 def save_result(folder: Path, name: str, content: Mapping[str, Any], drawn: Figure, picture: str | None = None) -> None:
-    """Write `NAME.json` and `NAME.png`, each whole or not at all.
-
-    Args:
-        folder: made if it does not exist.
-        name: of the files.
-        content: of the JSON file.
-        drawn: the picture.
-        picture: the picture's name where it differs.
-    """
+    """Write `NAME.json` and a picture, `NAME.png` or of a name of its own, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write_json(folder / f"{name}.json", dict(content))
     plots.save(drawn, folder / f"{picture or name}.png")

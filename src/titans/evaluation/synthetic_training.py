@@ -102,16 +102,7 @@ class Training:
 
 
 def generator_for(seed: int, part: str, size: Size | None = None) -> torch.Generator:
-    """Make the generator of one part of a synthetic task; parts, seeds and sizes have nothing in common.
-
-    Args:
-        seed: any whole number of at least 0.
-        part: "train", "validation" or "test".
-        size: the size asked for, in tests. Default: none in particular.
-
-    Returns:
-        A generator on the CPU, so that every device reads the same.
-    """
+    """Make the generator, on the CPU, of a part of a task; parts, seeds and sizes have nothing in common."""
     size = size or Size(0)
     words = np.random.SeedSequence([seed, _PARTS[part], size.length, size.pairs or 0]).generate_state(2)
     return torch.Generator().manual_seed(int(words[0]) << 31 ^ int(words[1]))
@@ -188,16 +179,7 @@ def train_on(
 
 
 def check(model: Any, task: SyntheticTask, sizes: Sequence[Size]) -> None:
-    """Refuse what cannot be trained or tested, before any work is done.
-
-    Args:
-        model: the model.
-        task: the task.
-        sizes: all sizes at which it will be set.
-
-    Raises:
-        TitansError: the synthetic task cannot be set at one of the sizes, or the model's vocabulary is too small.
-    """
+    """Refuse sizes at which the task cannot be set, and a vocabulary that is too small, before any work is done."""
     for size in dict.fromkeys(sizes):
         task.check(size)
     if model.config.vocab_size < task.vocab_size:
@@ -208,17 +190,7 @@ def check(model: Any, task: SyntheticTask, sizes: Sequence[Size]) -> None:
 
 
 def protocol(task: SyntheticTask, budget: Budget, sizes: Sequence[str], sequences: int) -> str:
-    """Say how a model is trained and tested on a synthetic task, and what deviates from what is published.
-
-    Args:
-        task: the task.
-        budget: of the training.
-        sizes: trained at.
-        sequences: tested with, at each size.
-
-    Returns:
-        One line.
-    """
+    """Say in one line how a model is trained and tested, and what deviates from what is published."""
     order = "one size after the other" if budget.curriculum else "sizes mixed"
     said = [
         task.definition,

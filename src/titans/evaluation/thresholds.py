@@ -27,14 +27,7 @@ def find_thresholds(
 ) -> tuple[WritePolicy, tuple[float, ...], Surprise]:
     """Measure thresholds, and again under themselves, until the share written is as the percentile asks for.
 
-    Args:
-        model: a causal language model of this package with memory layers, in evaluation mode.
-        texts: the tokens of each document, `[n]`.
-        percentile: of the smoothed surprise. Default 70: about 30 % is written.
-        tell: told of the work done. Default: nothing.
-
-    Returns:
-        The policy, the share that was written in each round, and the surprise of the round that counts.
+    The policy, the share that was written in each round, and the surprise of the round that counts come back.
     """
     target = 1 - percentile / 100
     surprise, everything = gradient_norms(
@@ -57,11 +50,7 @@ def find_thresholds(
 
 
 class ThresholdSearch:
-    """Looks for the threshold of one layer under which a share of the tokens is written.
-
-    Args:
-        target: the share.
-    """
+    """Looks for the threshold of one layer under which a share of the tokens, the target, is written."""
 
     def __init__(self, target: float) -> None:
         self.target = self.asked = target

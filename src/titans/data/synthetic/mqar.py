@@ -129,17 +129,9 @@ class MQAR(PairTask):
     def assemble(
         self, keys: Tensor, answers: Tensor, context: Tensor, length: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Put queries and filler behind what is stated.
+        """Put queries for keys `[B, pairs]`, with these answers, and filler behind what is stated, `[B, c]`.
 
-        Args:
-            keys: the keys to ask for `[B, pairs]`, the first drawn first.
-            answers: what is right for each.
-            context: what is stated, `[B, c]`.
-            length: tokens N of the whole.
-            generator: of places and filler.
-
-        Returns:
-            Tokens and labels, both `[B, T]`.
+        Tokens and labels `[B, length]` come back.
         """
         rows, start = len(keys), context.shape[1]
         places = start + 2 * draw_places(rows, keys.shape[1], (length - start) // 2, self.power, generator)
@@ -202,19 +194,9 @@ class ForgettingMQAR(MQAR):
 
 
 def draw_places(rows: int, count: int, places: int, power: float, generator: torch.Generator) -> Tensor:
-    """Draw places one after the other without replacement, place i (from 1) with probability ∝ i^(power−1).
+    """Draw `[B, count]` places from 0 without replacement, the i-th (from 1) with probability ∝ i^(power−1).
 
     The keys of log-probability plus Gumbel noise, in descending order, are such draws (Efraimidis and Spirakis, 2006).
-
-    Args:
-        rows: sequences B.
-        count: places in each, at most `places`.
-        places: how many there are.
-        power: a.
-        generator: the generator.
-
-    Returns:
-        The places counted from 0, `[B, count]`, in the order of the draws.
     """
     log_probability = (power - 1) * torch.arange(1, places + 1, dtype=torch.float64).log()
     noise = torch.rand(rows, places, dtype=torch.float64, generator=generator).clamp_(min=1e-300)

@@ -95,15 +95,7 @@ class StateTracking(SyntheticTask):
 
 
 def permutations(points: int, even: bool = False) -> Tensor:
-    """List the permutations of some points, in lexicographic order, so that the first is the identity.
-
-    Args:
-        points: how many.
-        even: only the even ones, the alternating group. Default: all, the symmetric group.
-
-    Returns:
-        `[n, points]`, int64: where each permutation sends each point.
-    """
+    """List permutations `[n, points]`, all or the even ones, in lexicographic order: the identity is the first."""
     listed = torch.tensor(list(itertools.permutations(range(points))))
     first, second = torch.triu_indices(points, points, 1)
     inversions = (listed[:, first] > listed[:, second]).sum(1)
@@ -111,14 +103,7 @@ def permutations(points: int, even: bool = False) -> Tensor:
 
 
 def permutation_table(listed: Tensor) -> Tensor:
-    """Compose every two permutations.
-
-    Args:
-        listed: a group of permutations `[n, points]`, in lexicographic order.
-
-    Returns:
-        `[n, n]`: at `[a, b]` the number of the permutation "first a, then b".
-    """
+    """Return at `[a, b]` the number of "first a, then b", for a group of permutations in lexicographic order."""
     points = listed.shape[1]
     weights = points ** torch.arange(points - 1, -1, -1)
     composed = listed[:, listed].transpose(0, 1)  # [b, a, point] -> [a, b, point]
@@ -132,15 +117,7 @@ def cyclic_table(modulus: int) -> Tensor:
 
 
 def running_products(elements: Tensor, table: Tensor) -> Tensor:
-    """Multiply up along a sequence, in about log2 N steps, as the product is associative.
-
-    Args:
-        elements: `[B, T]`, int64.
-        table: the group's table `[n, n]`.
-
-    Returns:
-        `[B, T]`: at t the product of the elements 0 … t, in this order.
-    """
+    """Return the products of the elements 0 … t, `[B, T]`, in about log2 T steps, as the product is associative."""
     products, shift = elements, 1
     while shift < elements.shape[1]:
         products = torch.cat([products[:, :shift], table[products[:, :-shift], products[:, shift:]]], 1)

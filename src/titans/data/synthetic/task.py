@@ -125,15 +125,5 @@ class SyntheticTask(ABC):
 
 
 def draw_distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
-    """Draw different numbers below `among`, each set and each order as likely as any other.
-
-    Args:
-        rows: sets B to draw.
-        count: numbers in each, n; at most `among`.
-        among: how many there are to choose from.
-        generator: the generator.
-
-    Returns:
-        `[B, n]`, int64.
-    """
+    """Draw different numbers below `among`, `[rows, count]`, each set and each order as likely as any other."""
     return torch.rand(rows, among, dtype=torch.float64, generator=generator).topk(count).indices

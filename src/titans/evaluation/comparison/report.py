@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_report(result: ComparisonResult, folder: Path) -> None:
-    """Write `results.json`, `table.md`, `plots.png` and `report.html`, each whole or not at all.
-
-    Args:
-        result: what was found.
-        folder: it exists.
-    """
+    """Write `results.json`, `table.md`, `plots.png` and `report.html` into a folder, each whole or not at all."""
     atomic.write_json(folder / "results.json", as_json(result))
     image = html_page.image(plots.save(_plot(result), folder / "plots.png"), "plots")
     atomic.write(folder / "table.md", markdown(result).encode())

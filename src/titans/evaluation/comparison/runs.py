@@ -99,15 +99,7 @@ def compare(
 def run_model(comparison: Comparison, spec: ModelSpec, folder: Path, device: str, tell: Tell) -> ModelResult:
     """Do all runs of a model that are missing: the sweep on the first seed, then the best rate on the others.
 
-    Args:
-        comparison: the recipe.
-        spec: the model.
-        folder: where results go.
-        device: where to train.
-        tell: called as work goes on; with a share of 1 once for each run.
-
-    Returns:
-        All its runs.
+    `tell` is called with a share of 1 once for each run.
     """
     store, seeds = _store(comparison, spec, folder), comparison.seeds
 
